@@ -1,0 +1,179 @@
+//! The engine thread: one OS thread owns every sequence, KV page and recurrent state, and turns events into windows.
+//!
+//! Knows sequences, rows, pages and credits; knows no model family, no HTTP and no text. The model is an
+//! [`Executor`], so that a simulation can drive the same engine.
+//!
+//! A turn of the engine takes what has come in and then does one thing: begin a pass, advance it by a layer, or (with its
+//! last layer) choose, accept and emit. So between any two layers it sees arrivals, cancels and the wish to stop.
+
+mod active;
+mod admit;
+mod event;
+pub mod executor;
+mod handle;
+mod meters;
+mod outbox;
+pub mod pages;
+pub mod request;
+pub mod schedule;
+pub mod sequence;
+mod settings;
+mod stats;
+mod steps;
+mod thread;
+pub mod window;
+
+use std::{collections::VecDeque, sync::Arc};
+
+use self::{
+    active::{Active, Choice, Ending},
+    event::{Admission, Event, Events},
+    executor::{Executor, Progress},
+    meters::Meters,
+    pages::PagePool,
+    request::EngineError,
+    schedule::{Demand, Room, Share},
+    stats::Board,
+    steps::StepLog,
+    window::Flight,
+};
+pub use self::{
+    handle::{Handle, Tokens},
+    settings::{EngineSettings, SettingsError},
+    stats::{Health, SlotStats, Stats},
+    thread::{StartError, StillRunning, Stopper},
+};
+use crate::sampler::Scratch;
+
+/// What a turn of the engine came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Something was computed; there may be more to do.
+    Busy,
+    /// Nothing can be computed before the next event.
+    Idle,
+    /// Somebody asked the engine to end.
+    Stop,
+}
+
+/// All live state, in one place and owned by one thread.
+pub struct Engine<E: Executor> {
+    executor: E,
+    events: Events,
+    board: Arc<Board>,
+    room: Room,
+    /// Requests in order of arrival. Bounded: each was counted before it was sent.
+    waiting: VecDeque<Box<Admission>>,
+    /// By slot.
+    active: Box<[Option<Active>]>,
+    pages: PagePool,
+    flight: Option<Flight<E::Pass>>,
+    windows: u64,
+    /// Shares that sequences have had of windows.
+    served: u64,
+    stopping: bool,
+    meters: Meters,
+    steps: Option<StepLog>,
+    scratch: Scratch,
+    // Used again from window to window.
+    demands: Vec<Demand>,
+    shares: Vec<Share>,
+    choices: Vec<Option<Result<Choice, EngineError>>>,
+}
+
+impl<E: Executor> Engine<E> {
+    /// An engine without a thread: whoever owns it takes its turns. Most want [`Engine::start`].
+    pub fn new(executor: E, settings: &EngineSettings) -> Result<(Self, Handle), SettingsError> {
+        let capacity = executor.capacity();
+        settings.check(&capacity)?;
+        let steps = settings.open_step_log()?;
+        let board = Arc::new(settings.board(capacity));
+        let (inbox, events) = event::inbox(board.places());
+        let engine = Self {
+            executor,
+            events,
+            room: Room {
+                rows: capacity.rows,
+                logits_rows: capacity.logits_rows,
+                chunk_rows: settings.chunk_rows,
+            },
+            waiting: VecDeque::with_capacity(board.places()),
+            active: (0..capacity.slots).map(|_| None).collect(),
+            pages: PagePool::new(capacity.pages),
+            flight: None,
+            windows: 0,
+            served: 0,
+            stopping: false,
+            meters: Meters::new(capacity.slots, capacity.pages),
+            steps,
+            scratch: Scratch::default(),
+            demands: Vec::with_capacity(capacity.slots),
+            shares: Vec::with_capacity(capacity.slots),
+            choices: Vec::with_capacity(capacity.slots),
+            board: board.clone(),
+        };
+        Ok((engine, Handle::new(inbox, board)))
+    }
+
+    /// Takes what has come in, then begins a pass or advances the one under way by a layer.
+    ///
+    /// **Errors** The executor failed. The engine is of no more use: [`stop`](Self::stop) it.
+    pub fn turn(&mut self) -> Result<Turn, E::Error> {
+        while let Some(event) = self.events.next() {
+            self.take(event);
+            if self.stopping {
+                break; // nobody left to send also reads as a shutdown, again and again
+            }
+        }
+        if self.stopping {
+            return Ok(Turn::Stop);
+        }
+        let turn = match self.flight.take() {
+            None => self.begin()?,
+            Some(mut flight) => {
+                self.withdraw_cancelled(&mut flight);
+                if flight.shares.is_empty() {
+                    self.shares = flight.shares; // dropping the pass abandons it
+                } else {
+                    match self.executor.advance(&mut flight.pass)? {
+                        Progress::More => self.flight = Some(flight),
+                        Progress::Done => self.complete(flight)?,
+                    }
+                }
+                Turn::Busy
+            }
+        };
+        self.board.progress(turn == Turn::Busy);
+        Ok(turn)
+    }
+
+    /// Sleeps until something comes in.
+    pub fn wait(&mut self) {
+        let event = self.events.wait();
+        self.take(event);
+    }
+
+    /// Ends every sequence; their readers and all later requests are told why.
+    pub fn stop(mut self, why: Option<String>) {
+        self.board.stop(why); // first: a reader who finds his outbox closed asks the board
+        self.flight = None;
+        for request in self.waiting.drain(..) {
+            request.span.record("reason", Ending::Stopped.reason());
+        }
+        for slot in 0..self.active.len() {
+            self.release(slot, Ending::Stopped);
+        }
+        self.board.progress(false);
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Admit(request) => {
+                self.waiting.push_back(request);
+                self.show();
+            }
+            Event::Wake => self.forget_cancelled(),
+            Event::Shutdown => self.stopping = true,
+        }
+    }
+}

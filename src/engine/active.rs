@@ -1,0 +1,184 @@
+//! An admitted sequence with everything it holds: slot, pages, sampler, outbox, and the times it will be told.
+//!
+//! Knows one sequence; knows nothing of others or of windows.
+
+use std::time::Instant;
+
+use super::{
+    event::Admission,
+    executor::{PageId, Slot, Span},
+    meters::Meters,
+    request::{EngineError, FinishReason, Logprobs, Timings, Token},
+    schedule::Demand,
+    sequence::Phase,
+    stats::SlotStats,
+};
+use crate::sampler::{self, Scratch};
+
+/// A token and what was asked to come with it.
+pub(super) struct Choice {
+    pub(super) token: Token,
+    pub(super) logprobs: Option<Logprobs>,
+}
+
+/// How a sequence leaves its slot.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Ending {
+    Finished(FinishReason),
+    Failed(EngineError),
+    Cancelled,
+    Stopped,
+}
+
+impl Ending {
+    /// The name it has in traces and metrics.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Finished(FinishReason::Stop) => "stop",
+            Self::Finished(FinishReason::Length) => "length",
+            Self::Failed(EngineError::NotFinite { .. }) => "not_finite",
+            Self::Failed(_) => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// A sequence in a slot.
+pub(super) struct Active {
+    pub(super) request: Box<Admission>,
+    pub(super) slot: Slot,
+    pub(super) pages: Vec<PageId>,
+    /// When it last had a share of a window, as [`Demand::served`] counts.
+    served: u64,
+    first_row: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+impl Active {
+    pub(super) fn new(request: Box<Admission>, slot: Slot, pages: Vec<PageId>) -> Self {
+        Self {
+            request,
+            slot,
+            pages,
+            served: 0,
+            first_row: None,
+            first_token: None,
+            last_token: None,
+        }
+    }
+
+    /// What it wants of the next window, if its reader has room for what that can produce.
+    pub(super) fn demand(&self) -> Demand {
+        Demand {
+            slot: self.slot,
+            arrival: self.request.id,
+            served: self.served,
+            want: self.request.sequence.want(self.request.outbox.credit()),
+        }
+    }
+
+    /// Whether the reader has gone away.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.request.outbox.is_cancelled()
+    }
+
+    /// Its next `rows` rows, for the executor.
+    pub(super) fn span(&self, rows: usize) -> Span<'_> {
+        let rows = self.request.sequence.rows(rows);
+        Span {
+            slot: self.slot,
+            first: rows.first as u32,
+            tokens: rows.tokens,
+            pages: &self.pages,
+            logits: rows.logits,
+        }
+    }
+
+    /// Prompt rows among its next `rows` rows.
+    pub(super) fn prompt_rows(&self, rows: usize) -> usize {
+        match self.request.sequence.phase() {
+            Phase::Prefill { .. } => rows,
+            Phase::Decode | Phase::Finished(_) => 0,
+        }
+    }
+
+    /// Takes note that its next rows are in a window.
+    pub(super) fn serve(&mut self, served: u64, now: Instant) {
+        self.served = served;
+        self.first_row.get_or_insert(now);
+    }
+
+    /// Chooses the next token from the last row's logits.
+    pub(super) fn choose(&self, row: &[f32], scratch: &mut Scratch) -> Result<Choice, EngineError> {
+        let position = self.request.sequence.next_position();
+        let sampled = self.request.sampler.choose(row, position as u64, scratch);
+        let token = sampled.map_err(|sampler::NotFinite| EngineError::NotFinite {
+            position: position - 1,
+        })?;
+        let logprobs = self
+            .request
+            .logprobs
+            .map(|top| sampler::logprobs(row, token, top, scratch));
+        Ok(Choice { token, logprobs })
+    }
+
+    /// Accepts a choice, emits it, and says whether it was the last.
+    pub(super) fn emit(&mut self, choice: Choice, now: Instant, meters: &Meters) -> Option<Ending> {
+        let accepted = self.request.sequence.accept(choice.token);
+        self.request.sampler.accept(choice.token);
+        match self.last_token.replace(now) {
+            Some(last) => meters.itl.record(now - last),
+            None => {
+                self.first_token = Some(now);
+                meters.ttft.record(now - self.request.submitted);
+            }
+        }
+        if accepted.emit {
+            self.request.outbox.token(choice.token, choice.logprobs);
+        }
+        accepted.end.map(Ending::Finished)
+    }
+
+    /// Tells trace and reader how it ended. Everything it held must have been given back before.
+    pub(super) fn close(self, ending: Ending) {
+        let timings = self.timings();
+        let Admission { outbox, span, .. } = *self.request;
+        span.record("generated_tokens", timings.generated_tokens);
+        span.record("reason", ending.reason());
+        match ending {
+            Ending::Finished(reason) => outbox.finish(reason, timings),
+            Ending::Failed(error) => outbox.fail(error),
+            // Nobody reads any more, or everybody learns it from the board.
+            Ending::Cancelled | Ending::Stopped => {}
+        }
+    }
+
+    /// What the board shows of it.
+    pub(super) fn stats(&self) -> SlotStats {
+        let sequence = &self.request.sequence;
+        SlotStats {
+            slot: self.slot.0 as usize,
+            request: self.request.id,
+            prompt_tokens: sequence.prompt_tokens(),
+            computed: sequence.computed(),
+            generated: sequence.generated(),
+        }
+    }
+
+    fn timings(&self) -> Timings {
+        let sequence = &self.request.sequence;
+        let between = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
+            (Some(from), Some(to)) => to - from,
+            _ => Default::default(),
+        };
+        Timings {
+            queued: between(Some(self.request.submitted), self.first_row),
+            prefill: between(self.first_row, self.first_token),
+            decode: between(self.first_token, self.last_token),
+            prompt_tokens: sequence.prompt_tokens(),
+            generated_tokens: sequence.generated(),
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The cases that matter, one by one, on one thread.
+
+use futures::{FutureExt, StreamExt};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use std::{
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
+use tidegate::engine::{
+    Engine, EngineSettings, Handle, Health, Tokens, Turn,
+    executor::Capacity,
+    request::{EngineError, FinishReason, Output, Request, Sampling, Token},
+};
+
+use crate::fake::{Behaviour, End, Fake, VOCAB, solo};
+
+pub(crate) const CAPACITY: Capacity = Capacity {
+    slots: 2,
+    pages: 8,
+    rows: 64,
+    logits_rows: 4,
+    layers: 5,
+    vocab: VOCAB,
+    context: 256,
+};
+
+pub(crate) fn settings() -> EngineSettings {
+    EngineSettings {
+        queue: 2,
+        chunk_rows: 16,
+        outbox_tokens: 4,
+        ..EngineSettings::default()
+    }
+}
+
+/// A greedy request; `first` makes prompts differ.
+pub(crate) fn request(first: Token, prompt: usize, max_tokens: usize) -> Request {
+    Request {
+        prompt: (0..prompt as Token)
+            .map(|i| (first + i) % VOCAB as Token)
+            .collect(),
+        sampling: Sampling {
+            temperature: 0.0,
+            ..Sampling::default()
+        },
+        max_tokens,
+        stop_tokens: [].into(),
+        logprobs: None,
+    }
+}
+
+fn engine(capacity: Capacity, settings: &EngineSettings) -> (Engine<Fake>, Handle, Behaviour) {
+    let behaviour = Behaviour::default();
+    let (engine, handle) = Engine::new(Fake::new(capacity, behaviour.clone()), settings).unwrap();
+    (engine, handle, behaviour)
+}
+
+/// Everything that lies in the outbox.
+fn read(tokens: &mut Tokens) -> Vec<Result<Output, EngineError>> {
+    std::iter::from_fn(|| tokens.next().now_or_never().flatten()).collect()
+}
+
+fn run_until_idle(engine: &mut Engine<Fake>) {
+    while engine.turn().unwrap() != Turn::Idle {}
+}
+
+/// Takes turns and reads until the sequence has ended.
+fn read_to_end(engine: &mut Engine<Fake>, tokens: &mut Tokens) -> (Vec<Token>, FinishReason) {
+    let mut found = Vec::new();
+    loop {
+        run_until_idle(engine);
+        for output in read(tokens) {
+            match output.unwrap() {
+                Output::Token { token, .. } => found.push(token),
+                Output::Finished { reason, .. } => return (found, reason),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cancel_is_seen_at_the_next_layer() {
+    for turns in 1..=7 {
+        let (mut engine, handle, behaviour) = engine(CAPACITY, &settings());
+        let tokens = handle.submit(request(0, 40, 5)).unwrap();
+        for _ in 0..turns {
+            assert_eq!(engine.turn(), Ok(Turn::Busy));
+        }
+        let layers = behaviour.calls.advance.load(Relaxed);
+        drop(tokens);
+        run_until_idle(&mut engine);
+        assert_eq!(
+            behaviour.calls.advance.load(Relaxed),
+            layers,
+            "after {turns} turns"
+        );
+        assert_eq!(
+            (handle.stats().slots_busy, handle.stats().pages_used),
+            (0, 0)
+        );
+        // The slot is as good as new.
+        let next = request(7, 20, 5);
+        let expected = solo(&next, CAPACITY.context, None);
+        let mut tokens = handle.submit(next).unwrap();
+        let (found, reason) = read_to_end(&mut engine, &mut tokens);
+        assert_eq!(
+            (found, End::Finished(reason)),
+            expected,
+            "after {turns} turns"
+        );
+    }
+}
+
+#[test]
+fn a_cancel_leaves_others_in_the_window_alone() {
+    let (mut engine, handle, _) = engine(CAPACITY, &settings());
+    let staying = request(3, 5, 6);
+    let mut stays = handle.submit(staying.clone()).unwrap();
+    let leaves = handle.submit(request(0, 40, 5)).unwrap();
+    for _ in 0..3 {
+        engine.turn().unwrap();
+    }
+    drop(leaves);
+    // one more layer, and the other's slot and pages are free while the window goes on
+    let pages = handle.stats().pages_used;
+    engine.turn().unwrap();
+    assert_eq!(handle.stats().slots_busy, 1);
+    assert!(handle.stats().pages_used < pages);
+    let (found, reason) = read_to_end(&mut engine, &mut stays);
+    assert_eq!(
+        (found, End::Finished(reason)),
+        solo(&staying, CAPACITY.context, None)
+    );
+    assert_eq!(
+        (handle.stats().slots_busy, handle.stats().pages_used),
+        (0, 0)
+    );
+}
+
+#[test]
+fn a_queued_request_that_is_cancelled_never_starts() {
+    let (mut engine, handle, behaviour) = engine(
+        Capacity {
+            slots: 1,
+            ..CAPACITY
+        },
+        &settings(),
+    );
+    let mut first = handle.submit(request(0, 9, 3)).unwrap();
+    let second = handle.submit(request(1, 9, 3)).unwrap();
+    let mut third = handle.submit(request(2, 9, 3)).unwrap();
+    assert!(matches!(
+        handle.submit(request(3, 9, 3)),
+        Err(EngineError::QueueFull {
+            queued: 2,
+            limit: 2
+        })
+    ));
+    engine.turn().unwrap();
+    assert_eq!(handle.stats().queued, 2);
+    drop(second);
+    engine.turn().unwrap();
+    // Its place is free while the first is still being computed.
+    assert_eq!(handle.stats().queued, 1);
+    let mut fourth = handle.submit(request(3, 9, 3)).unwrap();
+    for tokens in [&mut first, &mut third, &mut fourth] {
+        read_to_end(&mut engine, tokens);
+    }
+    assert_eq!(behaviour.calls.started.load(Relaxed), 3);
+}
+
+#[test]
+fn a_reader_who_stops_parks_his_own_sequence_and_no_other() {
+    let (mut engine, handle, _) = engine(CAPACITY, &settings());
+    let mut slow = handle.submit(request(0, 9, 30)).unwrap();
+    let mut quick = handle.submit(request(1, 9, 30)).unwrap();
+    let (found, _) = read_to_end(&mut engine, &mut quick);
+    assert_eq!(found.len(), 30);
+    let stats = handle.stats();
+    assert_eq!(
+        (stats.slots_busy, stats.sequences[0].generated),
+        (1, 4),
+        "as many as it has credits"
+    );
+    assert_eq!(
+        (engine.turn(), handle.health()),
+        (Ok(Turn::Idle), Health::Idle)
+    );
+    let (found, _) = read_to_end(&mut engine, &mut slow);
+    assert_eq!(found, solo(&request(0, 9, 30), CAPACITY.context, None).0);
+}
+
+#[test]
+fn a_request_that_does_not_fit_waits_in_its_place() {
+    // 8 pages of 64: the first takes 3 and the second needs 6.
+    let (mut engine, handle, _) = engine(
+        Capacity {
+            slots: 4,
+            context: 512,
+            ..CAPACITY
+        },
+        &settings(),
+    );
+    let mut first = handle.submit(request(0, 100, 92)).unwrap();
+    let mut second = handle.submit(request(1, 300, 60)).unwrap();
+    let mut third = handle.submit(request(2, 9, 3)).unwrap(); // would fit, but came later
+    engine.turn().unwrap();
+    let stats = handle.stats();
+    assert_eq!(
+        (stats.slots_busy, stats.queued, stats.pages_used),
+        (1, 2, 3)
+    );
+    read_to_end(&mut engine, &mut first);
+    let stats = handle.stats();
+    assert_eq!(
+        (stats.slots_busy, stats.queued, stats.pages_used),
+        (1, 0, 6)
+    );
+    assert_eq!(read_to_end(&mut engine, &mut second).0.len(), 60);
+    assert_eq!(read_to_end(&mut engine, &mut third).0.len(), 3);
+}
+
+#[test]
+fn what_can_never_be_served_is_refused() {
+    let check = |request: Request, expected: EngineError| {
+        let (_engine, handle, _) = engine(CAPACITY, &settings());
+        assert_eq!(handle.submit(request).unwrap_err(), expected);
+    };
+    let too_long = |prompt_tokens| EngineError::PromptTooLong {
+        prompt_tokens,
+        context_tokens: 256,
+    };
+    let unknown = EngineError::UnknownToken {
+        token: 48,
+        vocab: 48,
+    };
+    check(request(0, 0, 5), EngineError::EmptyPrompt);
+    check(request(0, 5, 0), EngineError::NothingToGenerate);
+    check(request(0, 256, 5), too_long(256));
+    check(request(0, 9999, 5), too_long(9999));
+    check(
+        Request {
+            prompt: [0, 48].into(),
+            ..request(0, 5, 5)
+        },
+        unknown.clone(),
+    );
+    let sampling = Sampling {
+        logit_bias: vec![(3, 1.0), (48, 1.0)],
+        ..Sampling::default()
+    };
+    check(
+        Request {
+            sampling,
+            ..request(0, 5, 5)
+        },
+        unknown,
+    );
+}
+
+#[test]
+fn the_context_ends_a_sequence_as_length() {
+    let (mut engine, handle, _) = engine(CAPACITY, &settings());
+    assert_eq!(handle.context(), 256);
+    let mut tokens = handle.submit(request(0, 255, usize::MAX)).unwrap();
+    let (found, reason) = read_to_end(&mut engine, &mut tokens);
+    assert_eq!((found.len(), reason), (1, FinishReason::Length));
+    // No more pages than the context: then the pages are the context.
+    let (_engine, handle, _) = self::engine(
+        Capacity {
+            pages: 2,
+            ..CAPACITY
+        },
+        &settings(),
+    );
+    assert_eq!(handle.context(), 128);
+}
+
+#[test]
+fn log_probabilities_come_with_their_token() {
+    let (mut engine, handle, _) = engine(CAPACITY, &settings());
+    let mut tokens = handle
+        .submit(Request {
+            logprobs: Some(3),
+            ..request(0, 5, 4)
+        })
+        .unwrap();
+    run_until_idle(&mut engine);
+    let outputs = read(&mut tokens);
+    assert_eq!(outputs.len(), 5);
+    for output in &outputs[..4] {
+        let Ok(Output::Token {
+            token,
+            logprobs: Some(logprobs),
+        }) = output
+        else {
+            panic!("{output:?}");
+        };
+        // Greedy: the token is the likeliest.
+        assert_eq!(
+            (logprobs.top.len(), logprobs.top[0]),
+            (3, (*token, logprobs.chosen))
+        );
+    }
+}
+
+#[test]
+fn timings_add_up() {
+    let (mut engine, handle, _) = engine(CAPACITY, &settings());
+    let submitted = Instant::now();
+    let mut tokens = handle.submit(request(0, 30, 4)).unwrap();
+    run_until_idle(&mut engine);
+    let elapsed = submitted.elapsed();
+    let Some(Ok(Output::Finished { timings, .. })) = read(&mut tokens).pop() else {
+        panic!("no end");
+    };
+    assert_eq!((timings.prompt_tokens, timings.generated_tokens), (30, 4));
+    for part in [timings.queued, timings.prefill, timings.decode] {
+        assert!(part > Duration::ZERO, "{timings:?}");
+    }
+    assert!(
+        timings.queued + timings.prefill + timings.decode <= elapsed,
+        "{timings:?}"
+    );
+}
+
+#[test]
+fn the_watchdog_looks_at_progress_while_there_is_work() {
+    let settings = EngineSettings {
+        stuck_after: Duration::ZERO,
+        ..settings()
+    };
+    let (mut engine, handle, _) = engine(CAPACITY, &settings);
+    assert_eq!(handle.health(), Health::Idle);
+    let _tokens = handle.submit(request(0, 30, 4)).unwrap();
+    engine.turn().unwrap();
+    assert!(matches!(handle.health(), Health::Stuck { silent } if silent > Duration::ZERO));
+    run_until_idle(&mut engine);
+    assert_eq!(handle.health(), Health::Idle);
+    engine.stop(None);
+    assert_eq!(handle.health(), Health::Stopped { why: None });
+}
+
+#[test]
+fn every_window_is_a_line_of_the_step_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("steps.jsonl");
+    let settings = EngineSettings {
+        step_stats: Some(path.clone()),
+        ..settings()
+    };
+    let (mut engine, handle, _) = engine(CAPACITY, &settings);
+    let mut first = handle.submit(request(0, 20, 3)).unwrap();
+    let mut second = handle.submit(request(1, 40, 5)).unwrap();
+    read_to_end(&mut engine, &mut first);
+    read_to_end(&mut engine, &mut second);
+    let stats = handle.stats();
+    engine.stop(None); // and so the log is complete
+    let written = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<serde_json::Value> = written
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    let sum = |key: &str| {
+        lines
+            .iter()
+            .map(|line| line[key].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    // Each token but a sequence's last is a decode row.
+    assert_eq!((sum("prompt_rows"), sum("decode_rows")), (60, 2 + 4));
+    assert_eq!((stats.prompt_tokens, stats.generated_tokens), (60, 8));
+    assert_eq!((sum("rows"), lines.len() as u64), (66, stats.windows));
+    let kinds: Vec<_> = lines
+        .iter()
+        .map(|line| line["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "prefill", "prefill", "prefill", "mixed", "decode", "decode", "decode", "decode"
+        ]
+    );
+    assert!(
+        lines
+            .iter()
+            .all(|line| line["ms"].as_f64() >= line["ms_parts"]["compute"].as_f64())
+    );
+}
+
+#[test]
+fn metrics_count_what_happened() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let page = recorder.handle();
+    metrics::with_local_recorder(&recorder, || {
+        let (mut engine, handle, _) = engine(CAPACITY, &settings());
+        let mut tokens = handle.submit(request(0, 20, 3)).unwrap();
+        let cancelled = handle.submit(request(1, 20, 3)).unwrap();
+        drop(cancelled);
+        read_to_end(&mut engine, &mut tokens);
+    });
+    let page = page.render();
+    for line in [
+        "tidegate_prompt_tokens_total 20",
+        "tidegate_generated_tokens_total 3",
+        "tidegate_sequences_total{reason=\"length\"} 1",
+        "tidegate_sequences_total{reason=\"cancelled\"} 1",
+        "tidegate_ttft_seconds_count 1",
+        "tidegate_itl_seconds_count 2",
+        "tidegate_window_seconds_count{kind=\"prefill\"} 2",
+        "tidegate_window_seconds_count{kind=\"decode\"} 2",
+        "tidegate_slots 2",
+        "tidegate_slots_busy 0",
+        "tidegate_kv_pages 8",
+        "tidegate_kv_pages_used 0",
+        "tidegate_queued 0",
+    ] {
+        assert!(
+            page.lines().any(|found| found == line),
+            "no {line} in\n{page}"
+        );
+    }
+}

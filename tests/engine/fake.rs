@@ -1,0 +1,308 @@
+//! An executor whose logits are a hash of everything a sequence has read and written.
+//!
+//! Keys and values are the tokens themselves, kept in pages; the recurrent state is the running hash. Both must tell the same
+//! story at every row, so a wrong position, page, slot, or a missing reset is found where it happens.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use tidegate::{
+    engine::{
+        executor::{Capacity, Executor, PAGE_TOKENS, PageId, Progress, Slot, Span},
+        request::{FinishReason, Request, Token},
+    },
+    sampler::{Sampler, Scratch},
+};
+
+/// The tokens there are.
+pub(crate) const VOCAB: usize = 48;
+
+/// What the fake can be told to do wrong, and what it tells.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Behaviour {
+    /// Fail at this call of `advance`, counted from 1.
+    pub(crate) fail_at: Option<u64>,
+    /// Panic at this call of `advance`.
+    pub(crate) panic_at: Option<u64>,
+    /// Wait for this lock in every `advance`.
+    pub(crate) hold: Option<Arc<Mutex<()>>>,
+    /// Give a row that is not finite where the hash is a multiple of this.
+    pub(crate) poison: Option<u64>,
+    /// Calls so far.
+    pub(crate) calls: Arc<Calls>,
+}
+
+/// Calls so far.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) advance: AtomicU64,
+    /// Sequences begun: spans that start at position 0.
+    pub(crate) started: AtomicU64,
+}
+
+/// The failure it was told to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device fell off the bus at layer {at}")]
+pub(crate) struct Broken {
+    pub(crate) at: u64,
+}
+
+/// A slot's recurrent state.
+#[derive(Clone, Copy)]
+struct State {
+    hash: u64,
+    positions: usize,
+    /// Rows of it were abandoned: unusable until it is reset.
+    torn: bool,
+}
+
+const FRESH: State = State {
+    hash: 0,
+    positions: 0,
+    torn: false,
+};
+
+/// A row on its way.
+struct Row {
+    slot: Slot,
+    position: usize,
+    token: Token,
+    pages: Vec<PageId>,
+    logits: bool,
+}
+
+/// Rows and the layers they have been through.
+pub(crate) struct Pass {
+    rows: Vec<Row>,
+    layers: usize,
+}
+
+/// See the module.
+pub(crate) struct Fake {
+    capacity: Capacity,
+    behaviour: Behaviour,
+    states: Vec<State>,
+    keys: Vec<[Token; PAGE_TOKENS]>,
+    /// Slots of a pass that has not been finished.
+    under_way: Vec<Slot>,
+    logits: Vec<f32>,
+}
+
+impl Fake {
+    pub(crate) fn new(capacity: Capacity, behaviour: Behaviour) -> Self {
+        Self {
+            capacity,
+            behaviour,
+            // Nobody may rely on how a slot starts.
+            states: vec![
+                State {
+                    torn: true,
+                    ..FRESH
+                };
+                capacity.slots
+            ],
+            keys: vec![[Token::MAX; PAGE_TOKENS]; capacity.pages],
+            under_way: Vec::new(),
+            logits: Vec::new(),
+        }
+    }
+
+    fn check_span(&self, span: &Span<'_>) {
+        let state = self.states[span.slot.0 as usize];
+        let end = span.first as usize + span.tokens.len();
+        assert!(!state.torn, "{:?} was not reset", span.slot);
+        assert_eq!(
+            state.positions, span.first as usize,
+            "position in {:?}",
+            span.slot
+        );
+        assert!(!span.tokens.is_empty() && end <= self.capacity.context);
+        assert!(
+            span.pages.len() * PAGE_TOKENS >= end,
+            "pages cover every row"
+        );
+        assert!(
+            span.pages
+                .iter()
+                .all(|page| (page.0 as usize) < self.capacity.pages)
+        );
+        assert!(span.logits <= span.tokens.len());
+    }
+
+    /// The hash of positions `0..=row.position`, read back from the pages.
+    fn attend(&self, row: &Row) -> u64 {
+        let key = |at: usize| self.keys[row.pages[at / PAGE_TOKENS].0 as usize][at % PAGE_TOKENS];
+        (0..=row.position).map(key).fold(0, absorb)
+    }
+}
+
+impl Executor for Fake {
+    type Pass = Pass;
+    type Error = Broken;
+
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn reset(&mut self, slot: Slot) {
+        self.states[slot.0 as usize] = FRESH;
+    }
+
+    fn begin(&mut self, spans: &[Span<'_>]) -> Result<Pass, Broken> {
+        for slot in self.under_way.drain(..) {
+            self.states[slot.0 as usize].torn |= self.states[slot.0 as usize].positions > 0;
+        }
+        let rows: usize = spans.iter().map(|span| span.tokens.len()).sum();
+        let logits: usize = spans.iter().map(|span| span.logits).sum();
+        assert!((1..=self.capacity.rows).contains(&rows) && logits <= self.capacity.logits_rows);
+        for span in spans {
+            self.check_span(span);
+            assert!(
+                !self.under_way.contains(&span.slot),
+                "{:?} twice in a window",
+                span.slot
+            );
+            self.under_way.push(span.slot);
+            self.behaviour
+                .calls
+                .started
+                .fetch_add(u64::from(span.first == 0), Relaxed);
+        }
+        let rows = spans.iter().flat_map(|span| {
+            let tokens = span.tokens.iter().enumerate();
+            tokens.map(|(i, token)| Row {
+                slot: span.slot,
+                position: span.first as usize + i,
+                token: *token,
+                pages: span.pages.to_vec(),
+                logits: i + span.logits >= span.tokens.len(),
+            })
+        });
+        Ok(Pass {
+            rows: rows.collect(),
+            layers: 0,
+        })
+    }
+
+    fn advance(&mut self, pass: &mut Pass) -> Result<Progress, Broken> {
+        let at = self.behaviour.calls.advance.fetch_add(1, Relaxed) + 1;
+        let _held = self
+            .behaviour
+            .hold
+            .as_ref()
+            .map(|hold| hold.lock().unwrap());
+        if self.behaviour.panic_at == Some(at) {
+            panic!("told to");
+        }
+        if self.behaviour.fail_at == Some(at) {
+            return Err(Broken { at });
+        }
+        // From the first layer on, what the pass touches is changed.
+        for row in &pass.rows {
+            let page = row.pages[row.position / PAGE_TOKENS];
+            self.keys[page.0 as usize][row.position % PAGE_TOKENS] = row.token;
+            if pass.layers == 0 {
+                let state = &mut self.states[row.slot.0 as usize];
+                state.hash = absorb(state.hash, row.token);
+                state.positions += 1;
+            }
+        }
+        pass.layers += 1;
+        assert!(pass.layers <= self.capacity.layers, "a layer too many");
+        Ok(match pass.layers == self.capacity.layers {
+            true => Progress::Done,
+            false => Progress::More,
+        })
+    }
+
+    fn withdraw(&mut self, pass: &mut Pass, slot: Slot) {
+        assert!(
+            self.under_way.contains(&slot),
+            "{slot:?} has no rows in the pass"
+        );
+        self.under_way.retain(|other| *other != slot);
+        pass.rows.retain(|row| row.slot != slot);
+        self.states[slot.0 as usize].torn = true;
+    }
+
+    fn finish(&mut self, pass: Pass) -> Result<&[f32], Broken> {
+        assert_eq!(pass.layers, self.capacity.layers, "a layer too few");
+        self.under_way.clear();
+        self.logits.clear();
+        for (i, row) in pass.rows.iter().enumerate() {
+            let hash = self.attend(row);
+            let state = self.states[row.slot.0 as usize];
+            // The state is ahead by the slot's later rows of this window.
+            let later = pass.rows[i + 1..]
+                .iter()
+                .filter(|other| other.slot == row.slot);
+            let ahead = later.map(|other| other.token).fold(hash, absorb);
+            assert_eq!(
+                state.hash, ahead,
+                "pages and state of {:?} disagree",
+                row.slot
+            );
+            if row.logits {
+                self.logits.extend(logits(hash, self.behaviour.poison));
+            }
+        }
+        Ok(&self.logits)
+    }
+}
+
+/// How a request must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Finished(FinishReason),
+    NotFinite { position: usize },
+}
+
+/// What a request must give, whatever else is going on: computed straight from its definition, without an engine.
+pub(crate) fn solo(request: &Request, context: usize, poison: Option<u64>) -> (Vec<Token>, End) {
+    let mut sampler = Sampler::new(&request.sampling, &request.prompt);
+    let mut hash = request.prompt.iter().copied().fold(0, absorb);
+    let mut tokens = Vec::new();
+    let mut scratch = Scratch::default();
+    loop {
+        let position = request.prompt.len() + tokens.len();
+        let row: Vec<f32> = logits(hash, poison).collect();
+        let Ok(token) = sampler.choose(&row, position as u64, &mut scratch) else {
+            return (
+                tokens,
+                End::NotFinite {
+                    position: position - 1,
+                },
+            );
+        };
+        sampler.accept(token);
+        if request.stop_tokens.contains(&token) {
+            return (tokens, End::Finished(FinishReason::Stop));
+        }
+        tokens.push(token);
+        if tokens.len() == request.max_tokens || position + 1 == context {
+            return (tokens, End::Finished(FinishReason::Length));
+        }
+        hash = absorb(hash, token);
+    }
+}
+
+fn logits(hash: u64, poison: Option<u64>) -> impl Iterator<Item = f32> {
+    let poisoned = poison.is_some_and(|poison| hash.is_multiple_of(poison));
+    (0..VOCAB as u64).map(move |token| match poisoned && token == hash % 7 {
+        true => f32::NAN,
+        false => (mix(hash ^ mix(token)) >> 40) as f32 / (1 << 21) as f32,
+    })
+}
+
+fn absorb(hash: u64, token: Token) -> u64 {
+    mix(hash.wrapping_add(1) ^ u64::from(token).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
+/// A bijection that scatters bits (MurmurHash3's finaliser).
+pub(crate) fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    z = (z ^ (z >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    z ^ (z >> 33)
+}
