@@ -1,0 +1,358 @@
+//! The CPU as a [`Backend`]: weights are read where the file is mapped, rows are shared out over the pool's workers.
+//!
+//! Every output value is computed by one task in an order that depends on its row alone, so neither the number of workers nor the
+//! other rows of a window can change a bit of it.
+
+use std::{convert::Infallible, ops::Range, sync::Arc};
+
+use super::{
+    cores::Cores,
+    isa::Isa,
+    kernels::{ActKind, Acts, KernelScratch},
+    math,
+    pool::Pool,
+};
+use crate::{
+    backend::{
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, MatrixSource,
+        Needs, Room, RouteShape,
+        shape::{DeltaShape, KvShape, KvType},
+    },
+    engine::executor::Slot,
+    gguf::Gguf,
+    model::window::{Rows, Window},
+    quant,
+};
+
+mod bandwidth;
+mod experts;
+mod mixers;
+mod products;
+mod weights;
+
+use experts::ExpertScratch;
+use mixers::Caches;
+pub use weights::{Experts, Matrix};
+
+/// How the CPU is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuSettings {
+    /// Workers; by default one for every core the process may use.
+    pub threads: Option<usize>,
+}
+
+/// The CPU backend.
+pub struct Cpu {
+    pool: Pool,
+    isa: Isa,
+    width: usize,
+    acts: Buffers,
+    /// The rows of one buffer in the form that each [`ActKind`] asks for.
+    quantised: Quantised,
+    /// 0, 1, 2, ..: all rows, for jobs that take them in order. As many as a window has (row, rank) pairs.
+    row_numbers: Vec<u32>,
+    /// `[workers]`
+    scratch: Vec<KernelScratch>,
+    caches: Caches,
+    experts: ExpertScratch,
+    rows_max: usize,
+    /// `[logits_rows, vocab] f32`
+    logits: Vec<f32>,
+    moved_bytes: u64,
+    /// Windows still to come before the file counts as being in memory.
+    cold_windows: u32,
+}
+
+/// In the first windows (the warm-up generation) experts are fetched from disk in one piece each, which is several times faster than by
+/// page faults. Later windows do without these system calls.
+const COLD_WINDOWS: u32 = 2;
+
+/// Below this much work (multiply-adds or values) a region costs more than it saves.
+const INLINE: usize = 16 * 1024;
+
+/// Named buffers, `[rows, width] f32` each.
+#[derive(Default)]
+struct Buffers {
+    buffers: [Vec<f32>; Act::COUNT],
+}
+
+impl Buffers {
+    /// The first `count` rows of `width` values each. A buffer is used with one width at a time.
+    fn rows(&self, act: Act, count: usize, width: usize) -> &[f32] {
+        &self.buffers[act as usize][..count * width]
+    }
+
+    fn rows_mut(&mut self, act: Act, count: usize, width: usize) -> &mut [f32] {
+        &mut self.buffers[act as usize][..count * width]
+    }
+
+    /// A buffer taken out while others are read; give it back with [`Buffers::put`].
+    fn take(&mut self, act: Act) -> Vec<f32> {
+        std::mem::take(&mut self.buffers[act as usize])
+    }
+
+    fn put(&mut self, act: Act, buffer: Vec<f32>) {
+        self.buffers[act as usize] = buffer;
+    }
+}
+
+/// One set of rows in up to three forms.
+#[derive(Default)]
+struct Quantised {
+    forms: [Acts; 3],
+}
+
+impl Quantised {
+    fn form(&self, kind: ActKind) -> &Acts {
+        &self.forms[kind as usize]
+    }
+
+    fn form_mut(&mut self, kind: ActKind) -> &mut Acts {
+        &mut self.forms[kind as usize]
+    }
+}
+
+impl Cpu {
+    /// Starts the workers. The calling thread is one of them and should be the one that computes.
+    pub fn new(settings: CpuSettings) -> Self {
+        let pool = Pool::new(&Cores::allowed().workers(settings.threads));
+        let scratch = (0..pool.workers())
+            .map(|_| KernelScratch::default())
+            .collect();
+        Self {
+            pool,
+            isa: Isa::detect(),
+            width: 0,
+            acts: Buffers::default(),
+            quantised: Quantised::default(),
+            row_numbers: Vec::new(),
+            scratch,
+            caches: Caches::default(),
+            experts: ExpertScratch::default(),
+            rows_max: 0,
+            logits: Vec::new(),
+            moved_bytes: 0,
+            cold_windows: COLD_WINDOWS,
+        }
+    }
+
+    /// Workers, the computing thread included.
+    pub fn threads(&self) -> usize {
+        self.pool.workers()
+    }
+
+    /// Bytes that windows have had to read since the start: weights (each expert once a window, however many rows use it), recurrent states, keys
+    /// and values (once a sequence).
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
+    /// Bytes a second that the workers together read from memory, measured now.
+    pub fn read_bandwidth(&self) -> f64 {
+        bandwidth::measure(&self.pool)
+    }
+
+    /// Calls `row(index, values, worker)` for rows of `width` values of `out`, on the pool if that is worth it.
+    fn each_row(
+        pool: &Pool,
+        out: &mut [f32],
+        width: usize,
+        cost: usize,
+        row: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
+        let rows = out.len() / width;
+        if rows * cost <= INLINE {
+            out.chunks_exact_mut(width)
+                .enumerate()
+                .for_each(|(index, values)| row(index, values));
+            return;
+        }
+        // a few tasks a worker, so that a slow one does not hold up the rest
+        let part = rows.div_ceil(4 * pool.workers());
+        pool.split(out, part * width, |task, values, _| {
+            values
+                .chunks_exact_mut(width)
+                .enumerate()
+                .for_each(|(index, values)| row(task * part + index, values));
+        });
+    }
+}
+
+impl Backend for Cpu {
+    const NAME: &'static str = "cpu";
+
+    type Error = Infallible;
+    type Matrix = Matrix;
+    type Experts = Experts;
+    type Vector = Vec<f32>;
+    type Residual = Vec<f32>;
+
+    fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, Infallible> {
+        Ok(Matrix::new(file.clone(), source))
+    }
+
+    fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, Infallible> {
+        Ok(Experts::new(file.clone(), source))
+    }
+
+    fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, Infallible> {
+        Ok(values)
+    }
+
+    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), Infallible> {
+        self.width = needs.residual;
+        self.rows_max = room.rows;
+        for (index, buffer) in self.acts.buffers.iter_mut().enumerate() {
+            *buffer = vec![0.0; room.rows * needs.widths.at(index)];
+        }
+        self.caches = Caches::new(needs, room, self.pool.workers());
+        self.row_numbers = (0..(room.rows * needs.experts_used.max(1)) as u32).collect();
+        self.experts = ExpertScratch::new(needs, room.rows, self.pool.workers());
+        self.logits = vec![0.0; room.logits_rows * needs.vocab];
+        // the computing thread is worker 0; where it may not be bound it runs where it is
+        let _ = self.pool.pin_caller();
+        Ok(())
+    }
+
+    fn residual(&mut self) -> Result<Vec<f32>, Infallible> {
+        Ok(vec![0.0; self.rows_max * self.width])
+    }
+
+    fn page_bytes(kv: &KvShape, kind: KvType) -> usize {
+        mixers::page_bytes(kv, kind)
+    }
+
+    fn state_bytes(shape: &DeltaShape) -> usize {
+        mixers::state_bytes(shape)
+    }
+
+    fn close_gap(&mut self, residual: &mut Vec<f32>, gone: Range<usize>, count: usize) {
+        residual.copy_within(
+            gone.end * self.width..count * self.width,
+            gone.start * self.width,
+        );
+    }
+
+    fn reset(&mut self, slot: Slot) {
+        self.caches.reset(slot);
+    }
+
+    fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), Infallible> {
+        let (rows, residual) = window.parts_mut();
+        for (row, token) in residual.chunks_exact_mut(self.width).zip(rows.tokens()) {
+            // ids are checked when a request is submitted; an id past the table would be a bug, not an input
+            quant::dequantise(table.ty(), table.row(*token as usize), row)
+                .expect("a row of the table has the residual's width");
+        }
+        Ok(())
+    }
+
+    fn norm(
+        &mut self,
+        window: &Window<Self>,
+        weight: &Vec<f32>,
+        eps: f32,
+    ) -> Result<(), Infallible> {
+        let (isa, width, count) = (self.isa, self.width, window.rows().count());
+        let residual = window.residual();
+        let out = self.acts.rows_mut(Act::Normed, count, width);
+        Self::each_row(&self.pool, out, width, width, |row, out| {
+            math::rms_norm_into(isa, &residual[row * width..][..width], weight, eps, out);
+        });
+        Ok(())
+    }
+
+    fn add(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+        let (isa, width) = (self.isa, self.width);
+        let (rows, residual) = window.parts_mut();
+        let branch = self.acts.rows(Act::Branch, rows.count(), width);
+        Self::each_row(
+            &self.pool,
+            &mut residual[..rows.count() * width],
+            width,
+            width,
+            |row, out| {
+                math::add(isa, &branch[row * width..][..width], out);
+            },
+        );
+        Ok(())
+    }
+
+    fn matmul(&mut self, rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), Infallible> {
+        self.products(rows, from, to);
+        Ok(())
+    }
+
+    fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), Infallible> {
+        self.attention(rows, weights);
+        Ok(())
+    }
+
+    fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Infallible> {
+        self.gated_delta(rows, weights);
+        Ok(())
+    }
+
+    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), Infallible> {
+        let isa = self.isa;
+        let mut gate = self.acts.take(Act::Gate);
+        let up = self.acts.rows(Act::Up, rows, width);
+        Self::each_row(
+            &self.pool,
+            &mut gate[..rows * width],
+            width,
+            8 * width,
+            |row, gate| {
+                math::swiglu(isa, &up[row * width..][..width], gate);
+            },
+        );
+        self.acts.put(Act::Gate, gate);
+        Ok(())
+    }
+
+    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
+        let logits = self.acts.rows_mut(Act::Router, rows, shape.experts);
+        self.experts.route(&self.pool, self.isa, logits, shape);
+        Ok(())
+    }
+
+    fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
+        self.experts.group(rows, shape);
+        Ok(())
+    }
+
+    fn run_experts(
+        &mut self,
+        rows: usize,
+        weights: &ExpertWeights<Self>,
+    ) -> Result<(), Infallible> {
+        self.feed_experts(rows, weights);
+        Ok(())
+    }
+
+    fn head(
+        &mut self,
+        window: &Window<Self>,
+        norm: &Vec<f32>,
+        eps: f32,
+        output: &Matrix,
+    ) -> Result<&[f32], Infallible> {
+        let (isa, width, count) = (self.isa, self.width, window.rows().logits().len());
+        self.cold_windows = self.cold_windows.saturating_sub(1);
+        let normed = self.acts.rows_mut(Act::Normed, count, width);
+        for (out, row) in normed.chunks_exact_mut(width).zip(window.rows().logits()) {
+            math::rms_norm_into(
+                isa,
+                &window.residual()[*row as usize * width..][..width],
+                norm,
+                eps,
+                out,
+            );
+        }
+        let mut logits = std::mem::take(&mut self.logits);
+        self.quantise(count, Act::Normed, width, &[output.kind()]);
+        self.product_into(output, count, &mut logits);
+        self.logits = logits;
+        Ok(&self.logits[..count * output.outputs()])
+    }
+}
