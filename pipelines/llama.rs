@@ -1,0 +1,44 @@
+//! Llama (`llama`), and Mixtral, which is the same with experts in place of the feed-forward block.
+
+use crate::{
+    backend::{
+        Backend,
+        shape::{Gating, RopePairs},
+    },
+    model::loader::{LoadError, Loader},
+    op::{
+        Block, Layer,
+        attention::{Attention, AttentionKind},
+        experts::Experts,
+        feed_forward::FeedForward,
+        norm::Norm,
+        place::Place,
+        residual::Add,
+        route::Route,
+    },
+};
+
+const ATTENTION: AttentionKind = AttentionKind {
+    pairs: RopePairs::Adjacent,
+    qk_norm: None,
+    gated: false,
+};
+
+/// x += attention(norm(x)); x += feed_forward(norm(x)), or experts(norm(x)) with renormalised weights.
+pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
+    let mixed = Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
+        .then(Attention::load(from, at, ATTENTION)?)
+        .then(Add)
+        .then(Norm::load(from, &format!("{at}.ffn_norm"))?);
+    if from.optional_count("expert_count")?.unwrap_or(0) == 0 {
+        return Ok(mixed.then(FeedForward::load(from, at)?).then(Add).block());
+    }
+    let route = Route::load(from, at, Gating::Softmax, true)?;
+    let chosen = route.shape();
+    Ok(mixed
+        .then(route)
+        .then(Place(chosen))
+        .then(Experts::load(from, at, chosen.experts)?)
+        .then(Add)
+        .block())
+}

@@ -1,0 +1,39 @@
+//! OLMoE (`olmoe`): queries and keys are normed over the whole projection, router weights are used as they are.
+
+use crate::{
+    backend::{
+        Backend,
+        shape::{Gating, QkNorm, RopePairs},
+    },
+    model::loader::{LoadError, Loader},
+    op::{
+        Block, Layer,
+        attention::{Attention, AttentionKind},
+        experts::Experts,
+        norm::Norm,
+        place::Place,
+        residual::Add,
+        route::Route,
+    },
+};
+
+const ATTENTION: AttentionKind = AttentionKind {
+    pairs: RopePairs::Halves,
+    qk_norm: Some(QkNorm::FullWidth),
+    gated: false,
+};
+
+/// x += attention(norm(x)); x += experts(norm(x)).
+pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
+    let route = Route::load(from, at, Gating::Softmax, false)?;
+    let chosen = route.shape();
+    Ok(Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
+        .then(Attention::load(from, at, ATTENTION)?)
+        .then(Add)
+        .then(Norm::load(from, &format!("{at}.ffn_norm"))?)
+        .then(route)
+        .then(Place(chosen))
+        .then(Experts::load(from, at, chosen.experts)?)
+        .then(Add)
+        .block())
+}

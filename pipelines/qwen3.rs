@@ -1,0 +1,33 @@
+//! Qwen3 (`qwen3`), dense: per-head norms of queries and keys.
+
+use crate::{
+    backend::{
+        Backend,
+        shape::{QkNorm, RopePairs},
+    },
+    model::loader::{LoadError, Loader},
+    op::{
+        Block, Layer,
+        attention::{Attention, AttentionKind},
+        feed_forward::FeedForward,
+        norm::Norm,
+        residual::Add,
+    },
+};
+
+const ATTENTION: AttentionKind = AttentionKind {
+    pairs: RopePairs::Halves,
+    qk_norm: Some(QkNorm::PerHead),
+    gated: false,
+};
+
+/// x += attention(norm(x)); x += feed_forward(norm(x)).
+pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
+    Ok(Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
+        .then(Attention::load(from, at, ATTENTION)?)
+        .then(Add)
+        .then(Norm::load(from, &format!("{at}.ffn_norm"))?)
+        .then(FeedForward::load(from, at)?)
+        .then(Add)
+        .block())
+}

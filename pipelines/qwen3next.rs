@@ -1,0 +1,65 @@
+//! Qwen3-Next (`qwen3next`): delta-net layers and gated full attention, MoE with a gated shared expert.
+
+use crate::{
+    backend::{
+        Backend,
+        shape::{Gating, HeadMap, QkNorm, RopePairs},
+    },
+    model::loader::{LoadError, Loader},
+    op::{
+        Block, Layer,
+        attention::{Attention, AttentionKind},
+        delta_net::DeltaNet,
+        experts::Experts,
+        norm::Norm,
+        place::Place,
+        residual::Add,
+        route::Route,
+    },
+};
+
+const ATTENTION: AttentionKind = AttentionKind {
+    pairs: RopePairs::Halves,
+    qk_norm: Some(QkNorm::PerHead),
+    gated: true,
+};
+
+/// x += mixer(norm(x)); x += experts(norm(x)) + gated shared expert. The mixer is full attention in every fourth layer and in
+/// prediction blocks, a delta net elsewhere.
+pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
+    hybrid(from, at, HeadMap::Grouped)
+}
+
+/// The block both hybrids share; `head_map` says which k head a v head of the file uses.
+pub(super) fn hybrid<B: Backend>(
+    from: &mut Loader<'_, B>,
+    at: &str,
+    head_map: HeadMap,
+) -> Result<Block<B>, LoadError> {
+    let norm = Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?);
+    let post_norm = Norm::load(from, &format!("{at}.post_attention_norm"))?;
+    let route = Route::load(from, at, Gating::Softmax, true)?;
+    let chosen = route.shape();
+    let experts = Experts::load(from, at, chosen.experts)?;
+    Ok(if from.full_attention()? {
+        let attention = Attention::load(from, at, ATTENTION)?;
+        norm.then(attention)
+            .then(Add)
+            .then(post_norm)
+            .then(route)
+            .then(Place(chosen))
+            .then(experts)
+            .then(Add)
+            .block()
+    } else {
+        let delta_net = DeltaNet::load(from, at, head_map)?;
+        norm.then(delta_net)
+            .then(Add)
+            .then(post_norm)
+            .then(route)
+            .then(Place(chosen))
+            .then(experts)
+            .then(Add)
+            .block()
+    })
+}

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Write fixtures/tiny: a tiny random float32 model of every family as GGUF, with reference logits.
+
+Each model is a transformers class with four layers, random weights and 96 tokens, run once in float32
+without a cache over 150 tokens (so blocks of 64 of the delta net are crossed twice). The seed of each
+family is the first one where no routing decision is a near tie, so a different order of summation
+cannot change the experts. `--check` loads the files in llama.cpp (scripts/peer-llama.py) and compares.
+"""
+
+import argparse
+import importlib.util
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import transformers
+from gguf import GGMLQuantizationType as T
+from gguf import GGUFReader
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import hf_to_gguf
+
+VOCAB, TOKENS = 96, 150
+ROUTER_GAP = 2e-4
+"""Smallest allowed distance between the last expert taken and the first one left, in probability."""
+
+DENSE = {
+    "vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 512, "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0, "rms_norm_eps": 1e-6,
+}  # fmt: skip
+MOE = DENSE | {"num_experts": 8, "num_experts_per_tok": 2}
+DELTA = MOE | {
+    "head_dim": 32, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48, "num_experts_per_tok": 3,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+PARTIAL = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
+SECTIONS = {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
+# family -> (config class, its arguments, pre-tokenizer)
+FAMILIES = {
+    "llama": ("LlamaConfig", DENSE | {"intermediate_size": 96, "rope_parameters": ROPE}, "llama-bpe"),
+    "qwen2": ("Qwen2Config", DENSE | {"intermediate_size": 96, "tie_word_embeddings": True, "rope_parameters": ROPE}, "qwen2"),
+    "qwen3": ("Qwen3Config", DENSE | {"intermediate_size": 96, "head_dim": 32, "rope_parameters": ROPE}, "qwen2"),
+    "qwen3moe": ("Qwen3MoeConfig", MOE | {"head_dim": 32, "moe_intermediate_size": 32, "norm_topk_prob": True, "rope_parameters": ROPE}, "qwen2"),
+    "olmoe": ("OlmoeConfig", MOE | {"intermediate_size": 32, "num_key_value_heads": 4, "norm_topk_prob": False, "rope_parameters": ROPE}, "olmo"),
+    "mixtral": ("MixtralConfig", DENSE | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "rope_parameters": ROPE}, "llama-bpe"),
+    "qwen3next": ("Qwen3NextConfig", DELTA | {"rope_parameters": PARTIAL}, "qwen2"),
+    "qwen35moe": ("Qwen3_5MoeTextConfig", DELTA | {"rope_parameters": PARTIAL | SECTIONS}, "qwen35"),
+}
+FUSED = {"qwen3moe": "qwen3moe-fused"}
+"""Families with a second file whose experts keep gate and up in one tensor."""
+
+
+def tokenizer(pre: str) -> dict[str, object]:
+    """Metadata of a byte-level tokenizer with 96 tokens; it covers letters, digits, space and newline only."""
+    tokens = ["<|endoftext|>", "<|im_end|>", "\u0120", "\u010a", *map(chr, range(33, 123)), "th", "the"]
+    return {
+        "ggml.model": "gpt2",
+        "ggml.pre": pre,
+        "ggml.tokens": tokens,
+        "ggml.token_type": [3, 3] + [1] * (len(tokens) - 2),
+        "ggml.merges": ["t h", "th e"],
+        "ggml.eos_token_id": 0,
+        "ggml.padding_token_id": 0,
+        "ggml.add_bos_token": False,
+    }
+
+
+def randomise(model: torch.nn.Module, seed: int) -> None:
+    """Random parameters of ordinary size; norms stay near their start, decay rates positive."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.add_(0.3 * noise)
+            elif name.endswith("A_log"):
+                parameter.copy_(torch.log(torch.rand(parameter.shape, generator=generator) * 4 + 0.1))
+            else:
+                parameter.copy_(0.2 * noise)
+
+
+def run(family: str, seed: int):
+    """The model, ids [tokens], logits [tokens, vocab], and the narrowest routing decision."""
+    name, arguments, _ = FAMILIES[family]
+    config = getattr(transformers, name)(**arguments)
+    config._experts_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    randomise(model, seed)
+    gaps = []
+
+    def watch(module, inputs, _):
+        p = torch.softmax(inputs[0].reshape(-1, inputs[0].shape[-1]) @ module.weight.T, dim=-1).sort(dim=-1, descending=True)[0]
+        k = config.num_experts_per_tok
+        gaps.append(float((p[:, k - 1] - p[:, k]).min()))
+
+    for path, module in model.named_modules():
+        if path.endswith("mlp.gate"):
+            module.register_forward_hook(watch)
+    ids = torch.randint(0, VOCAB, (1, TOKENS), generator=torch.Generator().manual_seed(seed + 1000))
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits[0]
+    return model, ids[0].numpy(), logits.numpy(), min(gaps, default=1.0)
+
+
+def write(family: str, out: pathlib.Path) -> None:
+    for seed in range(100):
+        model, ids, logits, gap = run(family, seed)
+        if gap > ROUTER_GAP:
+            break
+    else:
+        raise SystemExit(f"{family}: no seed without near ties")
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del state["lm_head.weight"]
+    arch = hf_to_gguf.architecture(family)
+    pre = FAMILIES[family][2]
+    for name in [family] + ([FUSED[family]] if family in FUSED else []):
+        items = ((n, v, T.F32) for n, v in hf_to_gguf.tensors(state, family, model.config, fused=name != family))
+        general = {"type": "model", "name": f"tiny random {name}", "file_type": 0, "quantization_version": 2}
+        hf_to_gguf.write(out / f"{name}.gguf", arch, general, hf_to_gguf.keys(family, model.config), tokenizer(pre), items)
+    header = np.array([len(ids), VOCAB], dtype="<u4").tobytes()
+    (out / f"{family}.golden").write_bytes(header + ids.astype("<u4").tobytes() + logits.astype("<f4").tobytes())
+    size = (out / f"{family}.gguf").stat().st_size
+    print(f"{family}: seed {seed}, router gap {gap:.2g}, logits to {abs(logits).max():.1f}, {size} bytes")
+
+
+def read_golden(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    raw = path.read_bytes()
+    tokens, vocab = np.frombuffer(raw, "<u4", 2)
+    ids = np.frombuffer(raw, "<u4", tokens, 8)
+    return ids, np.frombuffer(raw, "<f4", offset=8 + 4 * tokens).reshape(tokens, vocab)
+
+
+def check(out: pathlib.Path) -> None:
+    spec = importlib.util.spec_from_file_location("peer_llama", pathlib.Path(__file__).with_name("peer-llama.py"))
+    peer_llama = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(peer_llama)
+    for family in FAMILIES:
+        path = out / f"{family}.gguf"
+        ids, logits = read_golden(path.with_suffix(".golden"))
+        peer = peer_llama.Peer(str(path), threads=1, n_ctx=512, n_batch=len(ids), exact_kv=True)
+        difference = abs(peer.prefill(ids.tolist()) - logits)
+        print(f"{path.name}: largest difference to llama.cpp {difference.max():.2g}, median {np.median(difference.max(axis=1)):.2g}")
+    for family, name in FUSED.items():  # llama.cpp does not read this form for every family, so compare the tensors
+        plain, fused = ({t.name: t.data for t in GGUFReader(out / f"{stem}.gguf").tensors} for stem in (family, name))
+        for tensor, value in fused.items():
+            if tensor.endswith("ffn_gate_up_exps.weight"):
+                parts = [plain[tensor.replace("gate_up", part)] for part in ("gate", "up")]
+                assert (value == np.concatenate(parts, axis=1)).all(), tensor
+            else:
+                assert (value == plain[tensor]).all(), tensor
+        print(f"{name}.gguf: same values as {family}.gguf")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("fixtures/tiny"))
+    parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--check", action="store_true", help="compare the files with llama.cpp instead of writing them")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.check:
+        check(args.out)
+    else:
+        for family in args.families:
+            write(family, args.out)
+
+
+if __name__ == "__main__":
+    main()

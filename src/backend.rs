@@ -1,0 +1,321 @@
+//! What ops ask of the machine: a backend owns buffers, caches and weights, and computes on them.
+//!
+//! Buffers have names ([`Act`]) and fixed places, sized once for the largest window, so that nothing is allocated between schedule and
+//! emit and a device backend can capture its work. Knows shapes, not model families.
+
+use std::{ops::Range, sync::Arc};
+
+use crate::{
+    engine::executor::Slot,
+    gguf::{Gguf, Tensor},
+    model::window::{Rows, Window},
+};
+
+pub mod shape;
+use shape::{AttentionShape, DeltaShape, Gating, KvShape, KvType};
+
+/// A buffer of activations, `[rows, width] f32`, its width fixed when the model is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Act {
+    /// The normed residual: a block's input.
+    Normed,
+    /// A block's output, before it is added.
+    Branch,
+    /// Attention queries; with an output gate, per head `[query | gate]`.
+    Query,
+    /// Attention keys.
+    Key,
+    /// Attention values.
+    Value,
+    /// What the token mixer gives to its output projection.
+    Mixed,
+    /// Delta net: `q | k | v` before the convolution.
+    DeltaQkv,
+    /// Delta net: the output gate's input.
+    DeltaZ,
+    /// Delta net: the inputs of beta and of the decay, as [`shape::BetaDecay`] says.
+    DeltaBeta,
+    /// Delta net: the decay's input where it is a projection of its own.
+    DeltaDecay,
+    /// Feed-forward gate; after the activation, its product with `Up`.
+    Gate,
+    /// Feed-forward up.
+    Up,
+    /// Router logits.
+    Router,
+    /// The shared expert's gate, one value a row.
+    SharedGate,
+}
+
+impl Act {
+    /// How many there are.
+    pub const COUNT: usize = Act::SharedGate as usize + 1;
+}
+
+/// The widths of the buffers, `0` where a model has no use for one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Widths([usize; Act::COUNT]);
+
+impl Widths {
+    /// Makes room for rows of `width` values.
+    pub fn need(&mut self, act: Act, width: usize) {
+        self.0[act as usize] = self.0[act as usize].max(width);
+    }
+
+    /// Values a row of `act` has room for.
+    pub fn of(&self, act: Act) -> usize {
+        self.0[act as usize]
+    }
+
+    /// Values a row of the buffer with this index has room for.
+    pub(crate) fn at(&self, index: usize) -> usize {
+        self.0[index]
+    }
+
+    /// All buffers together, in values a row.
+    pub fn sum(&self) -> usize {
+        self.0.iter().sum()
+    }
+}
+
+/// Where a weight matrix lies in its file: `outputs` rows of `inputs` values.
+#[derive(Clone, Debug)]
+pub struct MatrixSource {
+    /// The tensor it is a part of.
+    pub tensor: Tensor,
+    /// Values a row, the contiguous dimension.
+    pub inputs: usize,
+    /// The tensor's rows it consists of.
+    pub rows: Range<usize>,
+}
+
+/// The same matrix of every expert of a layer.
+#[derive(Clone, Debug)]
+pub struct ExpertSource {
+    /// One matrix an expert, all of one shape and type.
+    pub experts: Vec<MatrixSource>,
+}
+
+/// What an attention layer needs room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionNeeds {
+    /// Query heads.
+    pub heads: usize,
+    /// Keys and values.
+    pub kv: KvShape,
+}
+
+/// What a model needs besides its weights, known before anything is allocated.
+#[derive(Clone, Debug, Default)]
+pub struct Needs {
+    /// Widths of the activation buffers.
+    pub widths: Widths,
+    /// Width of the residual.
+    pub residual: usize,
+    /// Every attention layer's query heads, keys and values.
+    pub attention: Vec<AttentionNeeds>,
+    /// Every delta-net layer's state.
+    pub delta: Vec<DeltaShape>,
+    /// Experts a row uses in one layer, at most.
+    pub experts_used: usize,
+    /// Width of an expert's intermediate, at most.
+    pub expert_width: usize,
+    /// Width of a row of logits.
+    pub vocab: usize,
+}
+
+/// How much of everything a backend shall hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Rows of the largest window.
+    pub rows: usize,
+    /// Rows with logits in one window.
+    pub logits_rows: usize,
+    /// Slots with recurrent state.
+    pub slots: usize,
+    /// KV pages.
+    pub pages: usize,
+    /// How keys and values are stored.
+    pub kv_type: shape::KvType,
+}
+
+/// Attention of one layer, as weights on a backend.
+pub struct AttentionWeights<B: Backend> {
+    /// Heads, rotation, scale, gate.
+    pub shape: AttentionShape,
+    /// Which KV cache of the model.
+    pub kv: usize,
+    /// `[H*hd]`, `[KV*hd]`, `[KV*hd]`, where the file has biases.
+    pub bias: Option<[B::Vector; 3]>,
+    /// Query and key norm weights, per head `[hd]` or over the whole projection.
+    pub qk_norm: Option<[B::Vector; 2]>,
+}
+
+/// Delta net of one layer, as weights on a backend.
+pub struct DeltaWeights<B: Backend> {
+    /// Heads, convolution, head map, gate.
+    pub shape: DeltaShape,
+    /// Which recurrent state of the model.
+    pub state: usize,
+    /// Convolution taps, `[taps, channels]`.
+    pub conv: B::Vector,
+    /// `-exp(A_log)`, `[v heads]`.
+    pub decay: B::Vector,
+    /// Added to the decay's input, `[v heads]`.
+    pub decay_bias: B::Vector,
+    /// Output norm, `[dv]`.
+    pub norm: B::Vector,
+}
+
+/// How a row's experts are chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouteShape {
+    /// Experts of the layer.
+    pub experts: usize,
+    /// Experts a row uses.
+    pub used: usize,
+    /// From logits to weights.
+    pub gating: Gating,
+    /// Whether the chosen weights are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+}
+
+/// Experts of one layer, as weights on a backend.
+pub struct ExpertWeights<B: Backend> {
+    /// Gate projections.
+    pub gate: B::Experts,
+    /// Up projections.
+    pub up: B::Experts,
+    /// Down projections.
+    pub down: B::Experts,
+    /// Width of the intermediate.
+    pub width: usize,
+    /// The expert that every row uses.
+    pub shared: Option<SharedExpert<B>>,
+}
+
+/// The expert that every row uses.
+pub struct SharedExpert<B: Backend> {
+    /// Gate projection.
+    pub gate: B::Matrix,
+    /// Up projection.
+    pub up: B::Matrix,
+    /// Down projection.
+    pub down: B::Matrix,
+    /// Width of the intermediate.
+    pub width: usize,
+    /// Its output is multiplied by the sigmoid of `Act::SharedGate`.
+    pub gated: bool,
+}
+
+/// A machine that computes windows. One thread calls it.
+///
+/// Every computing method works on all rows of the window, and a row's result depends on no other row but through the caches
+/// of its own sequence.
+pub trait Backend: Sized + 'static {
+    /// What it is called in settings and messages.
+    const NAME: &'static str;
+
+    /// A failed device or memory operation. Fatal to the engine.
+    type Error: std::error::Error + Send + Sync + 'static;
+    /// A weight matrix.
+    type Matrix;
+    /// One matrix of every expert of a layer.
+    type Experts;
+    /// A vector of f32 weights.
+    type Vector;
+    /// The residual of a window, `[rows, width] f32`.
+    type Residual;
+
+    /// Makes a matrix of the file usable. No copy where the backend reads the mapped file.
+    fn matrix(
+        &mut self,
+        file: &Arc<Gguf>,
+        source: MatrixSource,
+    ) -> Result<Self::Matrix, Self::Error>;
+
+    /// Makes the experts of a layer usable.
+    fn experts(
+        &mut self,
+        file: &Arc<Gguf>,
+        source: ExpertSource,
+    ) -> Result<Self::Experts, Self::Error>;
+
+    /// Makes a vector usable.
+    fn vector(&mut self, values: Vec<f32>) -> Result<Self::Vector, Self::Error>;
+
+    /// Allocates every buffer, cache and state. Called once, after all weights and before the first window.
+    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), Self::Error>;
+
+    /// A residual for [`Room::rows`] rows.
+    fn residual(&mut self) -> Result<Self::Residual, Self::Error>;
+
+    /// **Units**: bytes. One KV page of one attention layer.
+    fn page_bytes(kv: &KvShape, kind: KvType) -> usize;
+
+    /// **Units**: bytes. One slot's state in one delta-net layer.
+    fn state_bytes(shape: &DeltaShape) -> usize;
+
+    /// Closes the gap that `gone` leaves among the first `count` rows of a residual.
+    fn close_gap(&mut self, residual: &mut Self::Residual, gone: Range<usize>, count: usize);
+
+    /// Forgets a slot's recurrent state.
+    fn reset(&mut self, slot: Slot);
+
+    /// residual = rows of `table` named by the tokens.
+    fn embed(&mut self, window: &mut Window<Self>, table: &Self::Matrix)
+    -> Result<(), Self::Error>;
+
+    /// `Normed` = rms norm of the residual.
+    fn norm(
+        &mut self,
+        window: &Window<Self>,
+        weight: &Self::Vector,
+        eps: f32,
+    ) -> Result<(), Self::Error>;
+
+    /// residual += `Branch`.
+    fn add(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error>;
+
+    /// `to = matrix . from` for every pair; `from` is quantised once.
+    fn matmul(
+        &mut self,
+        rows: usize,
+        from: Act,
+        to: &[(&Self::Matrix, Act)],
+    ) -> Result<(), Self::Error>;
+
+    /// `Mixed` = attention of `Query`, after bias, norm and rotation, over the sequence's keys and values, to which the window's own
+    /// `Key` and `Value` rows are appended first.
+    fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), Self::Error>;
+
+    /// `Mixed` = gated delta net of `DeltaQkv`, `DeltaZ`, `DeltaBeta` (and `DeltaDecay`); advances the slots' states.
+    fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Self::Error>;
+
+    /// `Gate` = silu(`Gate`) * `Up`, on `width` values a row.
+    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), Self::Error>;
+
+    /// Chooses every row's experts from `Router`.
+    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Self::Error>;
+
+    /// Groups the chosen rows by expert, so that a window reads each expert's weights once.
+    fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Self::Error>;
+
+    /// `Branch` = weighted sum of the chosen experts' outputs for `Normed`, in rank order, the shared expert last.
+    fn run_experts(
+        &mut self,
+        rows: usize,
+        weights: &ExpertWeights<Self>,
+    ) -> Result<(), Self::Error>;
+
+    /// Logits of the rows that asked, `[rows that asked, vocab] f32`.
+    fn head(
+        &mut self,
+        window: &Window<Self>,
+        norm: &Self::Vector,
+        eps: f32,
+        output: &Self::Matrix,
+    ) -> Result<&[f32], Self::Error>;
+}

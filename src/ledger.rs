@@ -1,0 +1,183 @@
+//! The memory plan: every byte a model will occupy, known before the first allocation.
+
+use std::fmt;
+
+use crate::{
+    backend::{Backend, Needs, Room, shape::KvType},
+    engine::executor::PAGE_TOKENS,
+    gguf::Gguf,
+};
+
+/// Where bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the mapped file: the system keeps in memory what is used, and may drop it.
+    Mapped,
+    /// In the process's own memory.
+    Own,
+}
+
+/// One line of the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is for.
+    pub what: &'static str,
+    /// Where it lies.
+    pub place: Place,
+    /// How much.
+    pub bytes: u64,
+    /// How the number comes about.
+    pub because: String,
+}
+
+/// The whole plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    /// Largest kinds first.
+    pub entries: Vec<Entry>,
+}
+
+impl Ledger {
+    /// What a model with these needs takes in this room.
+    pub fn plan<B: Backend>(file: &Gguf, needs: &Needs, room: &Room) -> Self {
+        let weights: u64 = file
+            .tensors()
+            .iter()
+            .map(|tensor| tensor.bytes as u64)
+            .sum();
+        let experts: u64 = file
+            .tensors()
+            .iter()
+            .filter(|tensor| tensor.name.contains("_exps."))
+            .map(|tensor| tensor.bytes as u64)
+            .sum();
+        let pages = needs
+            .attention
+            .iter()
+            .map(|layer| B::page_bytes(&layer.kv, room.kv_type) as u64);
+        let states = needs.delta.iter().map(|shape| B::state_bytes(shape) as u64);
+        let (page, state): (u64, u64) = (pages.sum(), states.sum());
+        let row = scratch_row_bytes(needs);
+        let logits = room.logits_rows as u64 * needs.vocab as u64 * 4;
+        let entries = vec![
+            Entry {
+                what: "experts",
+                place: Place::Mapped,
+                bytes: experts,
+                because: format!("{} experts of a layer used by a row", needs.experts_used),
+            },
+            Entry {
+                what: "other weights",
+                place: Place::Mapped,
+                bytes: weights - experts,
+                because: "read by every row".to_owned(),
+            },
+            Entry {
+                what: "KV cache",
+                place: Place::Own,
+                bytes: page * room.pages as u64,
+                because: format!(
+                    "{} pages of {PAGE_TOKENS} positions, {page} bytes each, {} attention layers, {}",
+                    room.pages,
+                    needs.attention.len(),
+                    kv_label(room.kv_type)
+                ),
+            },
+            Entry {
+                what: "recurrent state",
+                place: Place::Own,
+                bytes: state * room.slots as u64,
+                because: format!(
+                    "{} slots, {state} bytes each, {} delta-net layers",
+                    room.slots,
+                    needs.delta.len()
+                ),
+            },
+            Entry {
+                what: "scratch",
+                place: Place::Own,
+                bytes: row * room.rows as u64,
+                because: format!("{} rows of a window, {row} bytes each", room.rows),
+            },
+            Entry {
+                what: "logits",
+                place: Place::Own,
+                bytes: logits,
+                because: format!("{} rows, vocabulary of {}", room.logits_rows, needs.vocab),
+            },
+        ];
+        Self { entries }
+    }
+
+    /// Bytes in one place.
+    pub fn total(&self, place: Place) -> u64 {
+        self.entries
+            .iter()
+            .filter(|entry| entry.place == place)
+            .map(|entry| entry.bytes)
+            .sum()
+    }
+}
+
+fn kv_label(kv_type: KvType) -> &'static str {
+    match kv_type {
+        KvType::F32 => "f32",
+        KvType::F16 => "f16",
+        KvType::Q8_0 => "q8_0",
+    }
+}
+
+/// Bytes of scratch for one row of a window: activations, their quantised copies, the experts' intermediates and outputs.
+pub fn scratch_row_bytes(needs: &Needs) -> u64 {
+    let activations = needs.widths.sum() + 2 * needs.residual;
+    let pairs = needs.experts_used + 1;
+    let experts = pairs * (2 * needs.expert_width + needs.residual);
+    4 * (activations + experts) as u64
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for entry in self.entries.iter().filter(|entry| entry.bytes > 0) {
+            let place = if entry.place == Place::Mapped {
+                "file"
+            } else {
+                "own"
+            };
+            writeln!(
+                f,
+                "{:<16} {:>10}  {place:<5} {}",
+                entry.what,
+                bytes(entry.bytes),
+                entry.because
+            )?;
+        }
+        writeln!(
+            f,
+            "{:<16} {:>10}  mapped from the file, no copy",
+            "total",
+            bytes(self.total(Place::Mapped))
+        )?;
+        write!(
+            f,
+            "{:<16} {:>10}  of the process's own memory",
+            "",
+            bytes(self.total(Place::Own))
+        )
+    }
+}
+
+/// A number of bytes for people, in binary units.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{count} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}

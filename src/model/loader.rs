@@ -1,0 +1,627 @@
+//! Reads what a family asks for out of a file: numbers are checked, tensors have the shape the numbers demand.
+//!
+//! Also keeps count of what the ops will need at run time (buffers, caches, states), so that all memory is planned before the first
+//! allocation.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use crate::{
+    backend::{Act, AttentionNeeds, Backend, ExpertSource, MatrixSource, Needs, shape::DeltaShape},
+    gguf::{Gguf, GgufError, Tensor},
+    quant::{self, BlockType},
+};
+
+/// Why a file is not a model that can be run.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The container or a tensor's shape is wrong.
+    #[error(transparent)]
+    File(#[from] GgufError),
+    /// Nobody wrote a pipeline for it.
+    #[error("general.architecture is `{architecture}`; supported are {supported}")]
+    Architecture {
+        /// What the file says.
+        architecture: String,
+        /// What there is.
+        supported: String,
+    },
+    /// A number that must be at least one is zero.
+    #[error("`{key}` is 0, it must be at least 1")]
+    Zero {
+        /// The metadata key.
+        key: String,
+    },
+    /// A number is larger than another allows.
+    #[error("`{key}` is {got}, at most {allowed} is possible")]
+    TooLarge {
+        /// The metadata key.
+        key: String,
+        /// Its value.
+        got: usize,
+        /// The limit.
+        allowed: usize,
+    },
+    /// A number must have one value.
+    #[error("`{key}` is {got}, only {expected} is supported")]
+    NotEqual {
+        /// The metadata key.
+        key: String,
+        /// Its value.
+        got: usize,
+        /// What it must be.
+        expected: usize,
+    },
+    /// A number must be a multiple of another.
+    #[error("`{key}` is {got}, it must be a multiple of {factor}")]
+    NotMultiple {
+        /// The metadata key.
+        key: String,
+        /// Its value.
+        got: usize,
+        /// What must divide it.
+        factor: usize,
+    },
+    /// A number is no finite positive number.
+    #[error("`{key}` is {got}, it must be finite and positive")]
+    NotPositive {
+        /// The metadata key.
+        key: String,
+        /// Its value.
+        got: f32,
+    },
+    /// A variant of the family that this version does not compute.
+    #[error("`{key}` is `{got}`, supported is {supported}")]
+    Variant {
+        /// The metadata key.
+        key: String,
+        /// Its value.
+        got: String,
+        /// What is possible.
+        supported: &'static str,
+    },
+    /// Per-expert tensors disagree.
+    #[error("tensor `{tensor}` is {got}, the layer's other experts are {expected}")]
+    ExpertType {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        got: BlockType,
+        /// The others' type.
+        expected: BlockType,
+    },
+    /// A vector's type is no type of vectors.
+    #[error("tensor `{tensor}` is {got}, it cannot be read as numbers")]
+    NotNumbers {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        got: BlockType,
+    },
+    /// The backend refused.
+    #[error("the {backend} backend: {why}")]
+    Backend {
+        /// Which.
+        backend: &'static str,
+        /// Its own words.
+        why: String,
+    },
+}
+
+/// A file being turned into a model on a backend.
+pub struct Loader<'a, B: Backend> {
+    file: Arc<Gguf>,
+    backend: &'a mut B,
+    architecture: String,
+    layer: usize,
+    blocks: usize,
+    needs: Needs,
+    used: BTreeSet<String>,
+}
+
+impl<'a, B: Backend> Loader<'a, B> {
+    /// Reads the numbers that every family has.
+    pub fn new(file: Arc<Gguf>, backend: &'a mut B) -> Result<Self, LoadError> {
+        let architecture = file.architecture()?.to_owned();
+        let mut loader = Self {
+            file,
+            backend,
+            architecture,
+            layer: 0,
+            blocks: 0,
+            needs: Needs::default(),
+            used: BTreeSet::new(),
+        };
+        loader.needs.residual = loader.count("embedding_length")?;
+        loader.blocks = loader.count("block_count")?;
+        loader.need(Act::Normed, loader.needs.residual);
+        loader.need(Act::Branch, loader.needs.residual);
+        Ok(loader)
+    }
+
+    /// Width of the residual.
+    pub fn residual(&self) -> usize {
+        self.needs.residual
+    }
+
+    /// Layers of the trunk, and prediction blocks after it (`nextn_predict_layers`).
+    pub fn blocks(&self) -> Result<(usize, usize), LoadError> {
+        let nextn = self.optional_count("nextn_predict_layers")?.unwrap_or(0);
+        if nextn >= self.blocks {
+            return Err(LoadError::TooLarge {
+                key: self.key("nextn_predict_layers"),
+                got: nextn,
+                allowed: self.blocks - 1,
+            });
+        }
+        Ok((self.blocks - nextn, nextn))
+    }
+
+    /// Says which block the following per-layer keys are for.
+    pub(crate) fn enter(&mut self, layer: usize) {
+        self.layer = layer;
+    }
+
+    /// What has been asked for, complete once every tensor is loaded.
+    pub(crate) fn into_needs(self) -> Needs {
+        self.needs
+    }
+
+    /// Loads with `load`, but plans no cache for it: for blocks that do not run.
+    pub(crate) fn without_caches<T>(
+        &mut self,
+        load: impl FnOnce(&mut Self) -> Result<T, LoadError>,
+    ) -> Result<T, LoadError> {
+        let (attention, delta) = (self.needs.attention.len(), self.needs.delta.len());
+        let loaded = load(self);
+        self.needs.attention.truncate(attention);
+        self.needs.delta.truncate(delta);
+        loaded
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+}
+
+/// What ops need at run time.
+impl<B: Backend> Loader<'_, B> {
+    /// Rows of `act` hold `width` values.
+    pub fn need(&mut self, act: Act, width: usize) {
+        self.needs.widths.need(act, width);
+    }
+
+    /// One more layer with keys and values; which.
+    pub fn kv(&mut self, needs: AttentionNeeds) -> usize {
+        self.needs.attention.push(needs);
+        self.needs.attention.len() - 1
+    }
+
+    /// One more layer with a delta-net state; which.
+    pub fn delta(&mut self, shape: DeltaShape) -> usize {
+        self.needs.delta.push(shape);
+        self.needs.delta.len() - 1
+    }
+
+    /// A row uses this many experts of a layer.
+    pub fn uses_experts(&mut self, used: usize) {
+        self.needs.experts_used = self.needs.experts_used.max(used);
+    }
+
+    /// An expert's intermediate is this wide.
+    pub fn expert_width(&mut self, width: usize) {
+        self.needs.expert_width = self.needs.expert_width.max(width);
+    }
+
+    /// Tokens in the vocabulary: the outer dimension of `token_embd.weight`. Rows of logits are this wide.
+    pub(crate) fn vocabulary(&mut self) -> Result<usize, LoadError> {
+        let vocab = match self.file.tensor("token_embd.weight") {
+            Some(tensor) => tensor.dims.padded()[1],
+            None => self.count("vocab_size")?,
+        };
+        self.needs.vocab = vocab;
+        Ok(vocab)
+    }
+}
+
+/// Numbers. Every name stands for the key `{architecture}.{name}`.
+impl<B: Backend> Loader<'_, B> {
+    /// A count of at least one, if it is there.
+    pub fn optional_count(&self, name: &str) -> Result<Option<usize>, LoadError> {
+        Ok(self.file.u32(&self.key(name))?.map(|value| value as usize))
+    }
+
+    /// A count of at least one.
+    pub fn count(&self, name: &str) -> Result<usize, LoadError> {
+        self.positive(name, self.file.need_u32(&self.key(name))? as usize)
+    }
+
+    /// A count of at least one, or `default`.
+    pub fn count_or(&self, name: &str, default: usize) -> Result<usize, LoadError> {
+        let value = self.optional_count(name)?.unwrap_or(default);
+        self.positive(name, value)
+    }
+
+    /// This layer's count, the key being a scalar or an array over the layers.
+    pub fn layer_count(&self, name: &str) -> Result<usize, LoadError> {
+        match self.file.per_layer(&self.key(name), self.blocks)? {
+            Some(values) => self.positive(name, values[self.layer] as usize),
+            None => self.count(name),
+        }
+    }
+
+    /// This layer's count, or `default`.
+    pub fn layer_count_or(&self, name: &str, default: usize) -> Result<usize, LoadError> {
+        match self.file.per_layer(&self.key(name), self.blocks)? {
+            Some(values) => self.positive(name, values[self.layer] as usize),
+            None => Ok(default),
+        }
+    }
+
+    /// A float, if it is there; it must be finite.
+    pub fn float(&self, name: &str) -> Result<Option<f32>, LoadError> {
+        match self.file.f32(&self.key(name))? {
+            Some(got) if !got.is_finite() => Err(LoadError::NotPositive {
+                key: self.key(name),
+                got,
+            }),
+            value => Ok(value),
+        }
+    }
+
+    /// `attention.layer_norm_rms_epsilon`.
+    pub fn rms_eps(&self) -> Result<f32, LoadError> {
+        let key = "attention.layer_norm_rms_epsilon";
+        let got = self.float(key)?.unwrap_or(0.0);
+        if got > 0.0 {
+            Ok(got)
+        } else {
+            Err(LoadError::NotPositive {
+                key: self.key(key),
+                got,
+            })
+        }
+    }
+
+    /// Whether full attention is used in this layer: `attention.recurrent_layers`, else every `full_attention_interval`-th. Prediction
+    /// blocks always use it.
+    pub fn full_attention(&self) -> Result<bool, LoadError> {
+        if self.layer >= self.blocks()?.0 {
+            return Ok(true);
+        }
+        if let Some(recurrent) = self
+            .file
+            .per_layer_bool(&self.key("attention.recurrent_layers"), self.blocks)?
+        {
+            return Ok(!recurrent[self.layer]);
+        }
+        let interval = self.count_or("full_attention_interval", 4)?;
+        Ok((self.layer + 1).is_multiple_of(interval))
+    }
+
+    /// Radians a position for every rotated pair, scaling and `rope_freqs.weight` included.
+    ///
+    /// **Source**: theta_i = base^(-2i/n); linear scaling divides by the factor; `rope_freqs` divides each by its own.
+    pub fn rope_frequencies(&self, rotated: usize) -> Result<Vec<f64>, LoadError> {
+        let base = f64::from(self.float("rope.freq_base")?.unwrap_or(10_000.0));
+        if base <= 0.0 {
+            return Err(LoadError::NotPositive {
+                key: self.key("rope.freq_base"),
+                got: base as f32,
+            });
+        }
+        let key = self.key("rope.scaling.type");
+        let factor = match self.file.str(&key)? {
+            None | Some("none") => 1.0,
+            Some("linear") => f64::from(
+                self.float("rope.scaling.factor")?
+                    .filter(|factor| *factor > 0.0)
+                    .unwrap_or(1.0),
+            ),
+            Some(got) => {
+                return Err(LoadError::Variant {
+                    key,
+                    got: got.to_owned(),
+                    supported: "none or linear",
+                });
+            }
+        };
+        let divisors = match self.file.tensor("rope_freqs.weight") {
+            Some(tensor) => self.numbers(&tensor.clone(), &[rotated / 2])?,
+            None => vec![1.0; rotated / 2],
+        };
+        Ok(divisors
+            .iter()
+            .enumerate()
+            .map(|(i, divisor)| {
+                base.powf(-2.0 * i as f64 / rotated as f64) / factor / f64::from(*divisor)
+            })
+            .collect())
+    }
+
+    /// Errors unless `got` is `expected`.
+    pub fn equal(&self, name: &str, got: usize, expected: usize) -> Result<(), LoadError> {
+        if got == expected {
+            Ok(())
+        } else {
+            Err(LoadError::NotEqual {
+                key: self.key(name),
+                got,
+                expected,
+            })
+        }
+    }
+
+    /// Errors unless `factor` divides `got`.
+    pub fn multiple(&self, name: &str, got: usize, factor: usize) -> Result<(), LoadError> {
+        if factor > 0 && got.is_multiple_of(factor) && got > 0 {
+            Ok(())
+        } else {
+            Err(LoadError::NotMultiple {
+                key: self.key(name),
+                got,
+                factor,
+            })
+        }
+    }
+
+    /// Errors if `got` is larger than `allowed`.
+    pub fn at_most(&self, name: &str, got: usize, allowed: usize) -> Result<(), LoadError> {
+        if got <= allowed {
+            Ok(())
+        } else {
+            Err(LoadError::TooLarge {
+                key: self.key(name),
+                got,
+                allowed,
+            })
+        }
+    }
+
+    fn positive(&self, name: &str, value: usize) -> Result<usize, LoadError> {
+        if value > 0 {
+            Ok(value)
+        } else {
+            Err(LoadError::Zero {
+                key: self.key(name),
+            })
+        }
+    }
+}
+
+/// Tensors.
+impl<B: Backend> Loader<'_, B> {
+    /// Whether the file has it.
+    pub fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    /// A matrix `{inputs, outputs}`.
+    pub fn matrix(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<B::Matrix, LoadError> {
+        let tensor = self.tensor(name, &[inputs, outputs])?;
+        self.place(MatrixSource {
+            tensor,
+            inputs,
+            rows: 0..outputs,
+        })
+    }
+
+    /// A vector `{inputs}` used as a matrix with one output.
+    pub fn row(&mut self, name: &str, inputs: usize) -> Result<B::Matrix, LoadError> {
+        let tensor = self.tensor(name, &[inputs])?;
+        self.place(MatrixSource {
+            tensor,
+            inputs,
+            rows: 0..1,
+        })
+    }
+
+    /// Three matrices with common inputs, from one fused tensor (its rows in order) if the file has it, else from three.
+    pub fn parts(
+        &mut self,
+        fused: &str,
+        names: [String; 3],
+        inputs: usize,
+        outputs: [usize; 3],
+    ) -> Result<[B::Matrix; 3], LoadError> {
+        if !self.has(fused) {
+            let [a, b, c] = names;
+            return Ok([
+                self.matrix(&a, inputs, outputs[0])?,
+                self.matrix(&b, inputs, outputs[1])?,
+                self.matrix(&c, inputs, outputs[2])?,
+            ]);
+        }
+        let tensor = self.tensor(fused, &[inputs, outputs.iter().sum()])?;
+        let mut at = 0;
+        let mut next = |loader: &mut Self, outputs: usize| {
+            let rows = at..at + outputs;
+            at += outputs;
+            loader.place(MatrixSource {
+                tensor: tensor.clone(),
+                inputs,
+                rows,
+            })
+        };
+        Ok([
+            next(self, outputs[0])?,
+            next(self, outputs[1])?,
+            next(self, outputs[2])?,
+        ])
+    }
+
+    /// Three biases, fused or not, or none.
+    pub fn bias_parts(
+        &mut self,
+        fused: &str,
+        names: [String; 3],
+        widths: [usize; 3],
+    ) -> Result<Option<[B::Vector; 3]>, LoadError> {
+        let parts = if self.has(fused) {
+            let all = self.values(fused, &[widths.iter().sum()])?;
+            let (a, rest) = all.split_at(widths[0]);
+            let (b, c) = rest.split_at(widths[1]);
+            [a.to_vec(), b.to_vec(), c.to_vec()]
+        } else if self.has(&names[0]) {
+            [
+                self.values(&names[0], &[widths[0]])?,
+                self.values(&names[1], &[widths[1]])?,
+                self.values(&names[2], &[widths[2]])?,
+            ]
+        } else {
+            return Ok(None);
+        };
+        let [a, b, c] = parts;
+        Ok(Some([self.upload(a)?, self.upload(b)?, self.upload(c)?]))
+    }
+
+    /// A vector `{width}`.
+    pub fn vector(&mut self, name: &str, width: usize) -> Result<B::Vector, LoadError> {
+        let values = self.values(name, &[width])?;
+        self.upload(values)
+    }
+
+    /// A small table `{inner, outer}` as f32, turned so that `outer` is contiguous.
+    pub fn turned(
+        &mut self,
+        name: &str,
+        inner: usize,
+        outer: usize,
+    ) -> Result<B::Vector, LoadError> {
+        let values = self.values(name, &[inner, outer])?;
+        let turned = (0..inner)
+            .flat_map(|column| values.iter().skip(column).step_by(inner))
+            .copied()
+            .collect();
+        self.upload(turned)
+    }
+
+    /// `ffn_gate_exps` and `ffn_up_exps`, or the two halves of `ffn_gate_up_exps` (gate first).
+    pub fn gate_up_experts(
+        &mut self,
+        at: &str,
+        inputs: usize,
+        width: usize,
+        experts: usize,
+    ) -> Result<(B::Experts, B::Experts), LoadError> {
+        let fused = format!("{at}.ffn_gate_up_exps.weight");
+        if !self.has(&fused) {
+            return Ok((
+                self.experts(at, "gate", inputs, width, experts)?,
+                self.experts(at, "up", inputs, width, experts)?,
+            ));
+        }
+        let tensor = self.tensor(&fused, &[inputs, 2 * width, experts])?;
+        let half = |first: usize| {
+            let rows =
+                |expert: usize| expert * 2 * width + first..expert * 2 * width + first + width;
+            ExpertSource {
+                experts: (0..experts)
+                    .map(|expert| MatrixSource {
+                        tensor: tensor.clone(),
+                        inputs,
+                        rows: rows(expert),
+                    })
+                    .collect(),
+            }
+        };
+        let (gate, up) = (half(0), half(width));
+        Ok((self.place_experts(gate)?, self.place_experts(up)?))
+    }
+
+    /// `{at}.ffn_{kind}_exps.weight` `{inputs, outputs, experts}`, or `{at}.ffn_{kind}.{expert}.weight` of old files.
+    pub fn experts(
+        &mut self,
+        at: &str,
+        kind: &str,
+        inputs: usize,
+        outputs: usize,
+        experts: usize,
+    ) -> Result<B::Experts, LoadError> {
+        let stacked = format!("{at}.ffn_{kind}_exps.weight");
+        let each = |expert: usize| format!("{at}.ffn_{kind}.{expert}.weight");
+        let sources: Vec<MatrixSource> = if !self.has(&stacked) && self.has(&each(0)) {
+            (0..experts)
+                .map(|expert| {
+                    Ok(MatrixSource {
+                        tensor: self.tensor(&each(expert), &[inputs, outputs])?,
+                        inputs,
+                        rows: 0..outputs,
+                    })
+                })
+                .collect::<Result<_, LoadError>>()?
+        } else {
+            let tensor = self.tensor(&stacked, &[inputs, outputs, experts])?;
+            (0..experts)
+                .map(|expert| MatrixSource {
+                    tensor: tensor.clone(),
+                    inputs,
+                    rows: expert * outputs..(expert + 1) * outputs,
+                })
+                .collect()
+        };
+        self.place_experts(ExpertSource { experts: sources })
+    }
+
+    fn tensor(&mut self, name: &str, dims: &[usize]) -> Result<Tensor, LoadError> {
+        let tensor = self.file.need_tensor(name, dims)?.clone();
+        self.used.insert(name.to_owned());
+        Ok(tensor)
+    }
+
+    fn values(&mut self, name: &str, dims: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let tensor = self.tensor(name, dims)?;
+        self.numbers(&tensor, dims)
+    }
+
+    fn numbers(&self, tensor: &Tensor, dims: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let tensor = self.file.need_tensor(&tensor.name, dims)?;
+        let mut values = vec![0.0; dims.iter().product()];
+        quant::dequantise(tensor.ty, self.file.bytes(tensor), &mut values).map_err(|_| {
+            LoadError::NotNumbers {
+                tensor: tensor.name.to_string(),
+                got: tensor.ty,
+            }
+        })?;
+        Ok(values)
+    }
+
+    fn upload(&mut self, values: Vec<f32>) -> Result<B::Vector, LoadError> {
+        self.backend.vector(values).map_err(refused::<B>)
+    }
+
+    fn place(&mut self, source: MatrixSource) -> Result<B::Matrix, LoadError> {
+        self.backend
+            .matrix(&self.file, source)
+            .map_err(refused::<B>)
+    }
+
+    fn place_experts(&mut self, source: ExpertSource) -> Result<B::Experts, LoadError> {
+        let expected = source.experts[0].tensor.ty;
+        if let Some(odd) = source
+            .experts
+            .iter()
+            .find(|expert| expert.tensor.ty != expected)
+        {
+            return Err(LoadError::ExpertType {
+                tensor: odd.tensor.name.to_string(),
+                got: odd.tensor.ty,
+                expected,
+            });
+        }
+        self.backend
+            .experts(&self.file, source)
+            .map_err(refused::<B>)
+    }
+}
+
+pub(crate) fn refused<B: Backend>(error: B::Error) -> LoadError {
+    LoadError::Backend {
+        backend: B::NAME,
+        why: error.to_string(),
+    }
+}

@@ -1,0 +1,123 @@
+//! From an open file to a running engine: how much room the settings ask for, and the thread that computes in it.
+
+use std::sync::Arc;
+
+use super::{Model, Runner, family, loader::LoadError};
+use crate::{
+    backend::{Backend, Needs, Room, shape::KvType},
+    engine::{Engine, Handle, StartError, Stopper, executor::PAGE_TOKENS},
+    gguf::Gguf,
+    quant::BlockType,
+    settings::ModelSettings,
+};
+
+/// **Units**: tokens. Room for one sequence where neither settings nor the model ask for less: every slot reserves its worst case.
+pub const CONTEXT_DEFAULT: usize = 8192;
+
+/// Why an engine's executor could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError<E: std::error::Error + 'static> {
+    /// The file.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The backend could not allocate what the plan asks for.
+    #[error("the memory that `tidegate plan` shows could not be allocated: {0}")]
+    Allocate(#[source] E),
+}
+
+/// Why no engine runs on backend `B`.
+pub type Failed<B> = StartError<BuildError<<B as Backend>::Error>, <B as Backend>::Error>;
+
+/// A model with weights in place and nothing allocated yet.
+pub struct Prepared<B: Backend> {
+    model: Model<B>,
+    backend: B,
+    room: Room,
+    context: usize,
+}
+
+impl<B: Backend> Prepared<B> {
+    /// Finds the weights of `file` and decides how much room there shall be.
+    ///
+    /// **Errors**: the file is no model that can be run.
+    pub fn new(
+        file: &Arc<Gguf>,
+        mut backend: B,
+        settings: &ModelSettings,
+    ) -> Result<Self, LoadError> {
+        let model = family::load(file, &mut backend)?;
+        let context = settings
+            .context_tokens
+            .unwrap_or(CONTEXT_DEFAULT)
+            .min(model.context());
+        Ok(Self {
+            room: room(
+                settings,
+                context,
+                settings.kv.unwrap_or_else(|| natural_kv(file)),
+            ),
+            model,
+            backend,
+            context,
+        })
+    }
+
+    /// What it needs besides weights.
+    pub fn needs(&self) -> &Needs {
+        self.model.needs()
+    }
+
+    /// How much of everything there will be.
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// **Units**: tokens. Room for one sequence.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    fn run(self) -> Result<Runner<B>, B::Error> {
+        Runner::new(self.model, self.backend, self.room, self.context)
+    }
+}
+
+/// Every slot can decode in the window that reads a whole chunk, and every slot's context fits at the same time.
+fn room(settings: &ModelSettings, context: usize, kv_type: KvType) -> Room {
+    Room {
+        rows: settings.engine.chunk_rows + settings.slots,
+        logits_rows: settings.slots,
+        slots: settings.slots,
+        pages: settings.slots * context.div_ceil(PAGE_TOKENS),
+        kv_type,
+    }
+}
+
+/// Keys and values of an unquantised file are kept as exact as its weights; f16 has not the range of BF16.
+fn natural_kv(file: &Gguf) -> KvType {
+    let keys = file
+        .tensors()
+        .iter()
+        .find(|tensor| tensor.name.ends_with(".attn_k.weight"));
+    match keys.map(|tensor| tensor.ty) {
+        Some(BlockType::F32 | BlockType::BF16) => KvType::F32,
+        _ => KvType::F16,
+    }
+}
+
+/// Starts the engine's thread on a model. Blocks until it is ready.
+///
+/// **Errors**: the file, the memory, or the warm-up generation.
+pub fn start<B: Backend>(
+    file: Arc<Gguf>,
+    backend: impl FnOnce() -> B + Send + 'static,
+    settings: &ModelSettings,
+) -> Result<(Handle, Stopper), Failed<B>> {
+    let asked = settings.clone();
+    let build = move || {
+        Prepared::new(&file, backend(), &asked)?
+            .run()
+            .map_err(BuildError::Allocate)
+    };
+    Engine::start(build, settings.engine.clone())
+}

@@ -1,0 +1,16 @@
+//! One file a model family: its layer, readable aloud. The files lie in `pipelines/` at the top of the repository.
+
+#[path = "../pipelines/llama.rs"]
+pub mod llama;
+#[path = "../pipelines/olmoe.rs"]
+pub mod olmoe;
+#[path = "../pipelines/qwen2.rs"]
+pub mod qwen2;
+#[path = "../pipelines/qwen3.rs"]
+pub mod qwen3;
+#[path = "../pipelines/qwen35moe.rs"]
+pub mod qwen35moe;
+#[path = "../pipelines/qwen3moe.rs"]
+pub mod qwen3moe;
+#[path = "../pipelines/qwen3next.rs"]
+pub mod qwen3next;

@@ -1,0 +1,12 @@
+//! Right tokens: the whole model on the CPU against independent references.
+
+#[path = "golden/bare.rs"]
+mod bare;
+#[path = "golden/smollm2.rs"]
+mod smollm2;
+#[path = "golden/tales.rs"]
+mod tales;
+#[path = "golden/tiny.rs"]
+mod tiny;
+#[path = "golden/together.rs"]
+mod together;
