@@ -1,0 +1,141 @@
+//! What a synthetic file will hold: every tensor with its type and what its values are drawn from.
+
+use super::mix::Site;
+use super::{Blueprint, Mix, QkNorm, SynthError};
+use crate::quant::BlockType;
+
+/// A tensor to be written.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedTensor {
+    pub(super) name: String,
+    pub(super) dims: Vec<usize>,
+    pub(super) ty: BlockType,
+    pub(super) fill: Fill,
+}
+
+/// What a tensor's values are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fill {
+    /// Mean 0 and this spread.
+    Weights { std: f32 },
+    /// Token embeddings, spread 1, which share their first values so that every hidden state has a common direction.
+    Embeddings,
+    /// A router: experts' popularity along the common direction, noise elsewhere.
+    Router,
+    /// Around this.
+    Norm { mean: f32 },
+    /// `-exp(A_log)` of a delta net, from -16 to -1.
+    Decay,
+    /// Biases whose softplus, the time step, lies between 0.001 and 0.1.
+    TimeStep,
+}
+
+/// A model to be written: dimensions, mixture and tensors.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(super) model: Blueprint,
+    pub(super) layers: usize,
+    pub(super) mix: Mix,
+    pub(super) tensors: Vec<PlannedTensor>,
+}
+
+impl Plan {
+    /// Plans a file like `model`, with its first `layers` layers or all.
+    ///
+    /// **Errors**: [`SynthError::Layers`].
+    pub fn new(model: Blueprint, layers: Option<usize>, mix: Mix) -> Result<Self, SynthError> {
+        let layers = layers.unwrap_or(model.layers);
+        if !(1..=model.layers).contains(&layers) {
+            return Err(SynthError::Layers {
+                model: model.name,
+                got: layers,
+                allowed: model.layers,
+            });
+        }
+        let tensors = model.tensors(layers).into_iter().map(|(name, dims)| {
+            let (layer, role) = split_name(&name);
+            let fill = fill(role, &dims, layers, model.qk_norm);
+            let ty = match fill {
+                Fill::Weights { .. } | Fill::Embeddings
+                    if dims.len() > 1 && !role.starts_with("ssm_conv1d") =>
+                {
+                    let role = role.trim_end_matches(".weight");
+                    mix.type_of(
+                        Site {
+                            role,
+                            layer,
+                            layers,
+                            experts: model.experts,
+                            heads_per_kv: model.heads / model.kv_heads,
+                        },
+                        dims[0],
+                    )
+                }
+                _ => BlockType::F32,
+            };
+            PlannedTensor {
+                name,
+                dims,
+                ty,
+                fill,
+            }
+        });
+        Ok(Self {
+            model,
+            layers,
+            mix,
+            tensors: tensors.collect(),
+        })
+    }
+}
+
+impl PlannedTensor {
+    /// Bytes of a row.
+    pub(super) fn row_bytes(&self) -> usize {
+        self.dims[0] / self.ty.block_values() * self.ty.block_bytes()
+    }
+
+    /// Bytes in all.
+    pub(super) fn bytes(&self) -> usize {
+        self.row_bytes() * self.dims[1..].iter().product::<usize>()
+    }
+}
+
+/// The layer (0 for global tensors) and the rest of a tensor's name.
+fn split_name(name: &str) -> (usize, &str) {
+    let parts = name
+        .strip_prefix("blk.")
+        .and_then(|rest| rest.split_once('.'));
+    parts
+        .and_then(|(layer, role)| Some((layer.parse().ok()?, role)))
+        .unwrap_or((0, name))
+}
+
+/// How far queries are stretched. Trained attention is peaked: with scores of spread 3 a few positions count and the next token depends on the
+/// context; with spread 1 greedy decoding soon goes round in circles, and with it the choice of experts.
+const QUERY_STRETCH: f32 = 3.0;
+
+fn fill(role: &str, dims: &[usize], layers: usize, qk_norm: QkNorm) -> Fill {
+    let std = (dims[0] as f32).sqrt().recip();
+    match role {
+        "token_embd.weight" => Fill::Embeddings,
+        "ffn_gate_inp.weight" => Fill::Router,
+        "ssm_a" => Fill::Decay,
+        "ssm_dt.bias" => Fill::TimeStep,
+        "attn_q_norm.weight" => Fill::Norm {
+            mean: QUERY_STRETCH,
+        },
+        "attn_q.weight" if qk_norm == QkNorm::None => Fill::Weights {
+            std: std * QUERY_STRETCH,
+        },
+        norm if norm.ends_with("_norm.weight") => Fill::Norm { mean: 1.0 },
+        // What is added to the residual stays small beside the embedding, over all layers together, so that the common direction lasts.
+        "attn_output.weight"
+        | "ssm_out.weight"
+        | "ffn_down_exps.weight"
+        | "ffn_down_shexp.weight" => Fill::Weights {
+            std: std * 0.5 / (2.0 * layers as f32).sqrt(),
+        },
+        _ => Fill::Weights { std },
+    }
+}
