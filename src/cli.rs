@@ -1,0 +1,186 @@
+//! The command line: what may be written ([`Cli`]), one file a command, and how a failure reads.
+//!
+//! Standard output carries results only; progress, speed and errors go to standard error. Exit codes: 0 done, 2 wrong usage, settings or model file, 1 anything else.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::settings::written::{ModelWritten, ServerWritten};
+
+mod chat;
+mod failure;
+mod inspect;
+mod logging;
+mod output;
+mod plan;
+mod run;
+mod serve;
+mod signals;
+mod source;
+mod start;
+mod synth;
+
+const ABOUT: &str = "Serves large Mixture-of-Experts language models on machines that people can afford.
+
+tidegate reads GGUF files in place and answers OpenAI-compatible requests. Without a model file it uses a small one that is part of the program, so \
+that every command below can be tried at once.";
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate serve                                 serve the bundled model
+  tidegate serve model.gguf --slots 8            eight requests at a time
+  tidegate run \"Tell me a story about a fox.\"    one answer, then the end
+  tidegate run --model model.gguf                a chat in the terminal
+  tidegate synth --like qwen3-30b-a3b x.gguf     measure before downloading
+
+Settings:
+  Every setting has one name: the flag --chunk-rows is TIDEGATE_CHUNK_ROWS in
+  the environment and chunk-rows in the TOML file that --config names. A flag
+  wins over the environment, the environment over the file.
+
+Exit codes:
+  0 done, 2 wrong usage, settings or model file, 1 anything else.";
+
+/// The command line as written.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, about = "Serves large Mixture-of-Experts language models on machines that people can afford", long_about = ABOUT, after_long_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a model over HTTP
+    ///
+    /// The server speaks OpenAI's API: point any client at http://ADDRESS:PORT/v1, with any API key. It is ready when it prints its address. SIGINT (Ctrl-C)
+    /// or SIGTERM ends it: running answers get --grace-s seconds, a second signal ends at once.
+    #[command(after_long_help = serve::EXAMPLES)]
+    Serve(ServeArgs),
+    /// Generate one answer, or chat in the terminal
+    ///
+    /// With a prompt (as an argument or on standard input) the answer goes to standard output and the speed to standard error. Without one, in a
+    /// terminal, a chat begins.
+    #[command(after_long_help = run::EXAMPLES)]
+    Run(RunArgs),
+    /// Show what a model file holds
+    ///
+    /// Reads the header only: architecture, sizes, tokenizer, and every tensor with its type and shape. A bad file is refused with the name of
+    /// the key or tensor that is wrong.
+    #[command(after_long_help = inspect::EXAMPLES)]
+    Inspect(InspectArgs),
+    /// Show what a model would need, without loading it
+    ///
+    /// Prints every kind of memory with its size and the reason for it, under the same settings as `serve`.
+    Plan(PlanArgs),
+    /// Write a model file with the true dimensions of a known model and random weights
+    ///
+    /// The file is as large and as fast as the real one, and its answers are noise. It tells how fast a model will be on this machine before you
+    /// download it.
+    #[command(after_long_help = synth::EXAMPLES)]
+    Synth(SynthArgs),
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    /// Model file (.gguf; the first file of a split model) [default: the bundled model]
+    #[arg(env = "TIDEGATE_MODEL")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    server: ServerWritten,
+    #[command(flatten)]
+    run: ModelWritten,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// What to answer; without it, standard input, or in a terminal a chat
+    prompt: Option<String>,
+    /// Model file [default: the bundled model]
+    #[arg(long, short, env = "TIDEGATE_MODEL", value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Tokens to generate at most [default: up to the context's end]
+    #[arg(long, short = 'n', value_name = "N")]
+    max_tokens: Option<usize>,
+    /// 0 always takes the likeliest token [default: the file's, else 0.7]
+    #[arg(long, short, value_name = "T")]
+    temperature: Option<f32>,
+    /// Equal seeds give equal answers [default: a new one each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Go on where the model would end
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Continue the prompt as it is, without the chat template
+    #[arg(long)]
+    raw: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    run: ModelWritten,
+}
+
+#[derive(Debug, Args)]
+struct InspectArgs {
+    /// Model file
+    file: PathBuf,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Every tensor, not only the kinds of them
+    #[arg(long, conflicts_with = "json")]
+    tensors: bool,
+}
+
+#[derive(Debug, Args)]
+struct PlanArgs {
+    /// Model file [default: the bundled model]
+    #[arg(env = "TIDEGATE_MODEL")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    run: ModelWritten,
+}
+
+#[derive(Debug, Args)]
+struct SynthArgs {
+    /// The model whose dimensions it has
+    #[arg(long, value_name = "NAME")]
+    like: String,
+    /// Layers [default: all of the model's]
+    #[arg(long, value_name = "N")]
+    layers: Option<usize>,
+    /// Block type or mix of types
+    #[arg(long, value_name = "TYPE", default_value = "q4_k_m")]
+    quant: String,
+    /// The file to write
+    out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    /// TOML file with settings, by the names of the long flags
+    #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Runs the command that the process was started with. `bundled` is the model file that is part of the program.
+pub fn main(bundled: &'static [u8]) -> ExitCode {
+    let cli = Cli::parse(); // wrong usage ends here, with 2
+    logging::init();
+    let done = match cli.command {
+        Command::Serve(args) => serve::serve(args, bundled),
+        Command::Run(args) => run::run(args, bundled),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Plan(args) => plan::plan(args, bundled),
+        Command::Synth(args) => synth::synth(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

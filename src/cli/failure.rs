@@ -1,0 +1,136 @@
+//! How a command fails: one line that says what is wrong, one that says what to do, and an exit code.
+
+use std::{io, process::ExitCode};
+
+use metrics_exporter_prometheus::BuildError as MetricsError;
+
+use crate::{
+    cpu::backend::Cpu,
+    engine::{StartError, request::EngineError},
+    gguf::GgufError,
+    model::{
+        loader::LoadError,
+        start::{BuildError, Failed},
+        text::TextError,
+    },
+    settings::SettingsError,
+    stage::tokenize::RequestError,
+    synth::SynthError,
+};
+
+/// Usage, settings or the model file are wrong.
+const USAGE: u8 = 2;
+/// Anything else.
+const OTHER: u8 = 1;
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// A setting is wrong.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The model file is wrong, or is not there.
+    #[error(transparent)]
+    File(#[from] GgufError),
+    /// The model file's tokenizer or template is wrong.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The model file is no model that can be run.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The engine does not start.
+    #[error(transparent)]
+    Start(#[from] Failed<Cpu>),
+    /// No synthetic file was written.
+    #[error(transparent)]
+    Synth(#[from] SynthError),
+    /// A prompt was refused.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// An answer broke off.
+    #[error(transparent)]
+    Answer(#[from] EngineError),
+    /// The recorder of the metrics is taken.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The address is taken, not ours, or no address.
+    #[error("cannot listen on {listen}: {source}")]
+    Listen {
+        /// As set.
+        listen: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Reading or writing failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl Failure {
+    /// Prints it and gives the exit code.
+    pub(super) fn report(&self) -> ExitCode {
+        eprintln!("error: {self}");
+        if let Some(step) = self.next_step() {
+            eprintln!("  {step}");
+        }
+        ExitCode::from(self.code())
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Self::Settings(_) | Self::File(_) | Self::Text(_) | Self::Load(_) => USAGE,
+            Self::Start(StartError::Build(BuildError::Load(_)) | StartError::Settings(_)) => USAGE,
+            Self::Synth(
+                SynthError::Model { .. } | SynthError::Mix { .. } | SynthError::Layers { .. },
+            ) => USAGE,
+            _ => OTHER,
+        }
+    }
+
+    fn next_step(&self) -> Option<String> {
+        match self {
+            Self::Settings(_) => Some("`tidegate serve --help` explains every setting.".into()),
+            Self::Listen { listen, source } if source.kind() == io::ErrorKind::AddrInUse => {
+                Some(format!(
+                    "Another program (perhaps another tidegate) listens there. Stop it, or choose another port: --listen {}",
+                    other_port(listen)
+                ))
+            }
+            Self::Listen { .. } => {
+                Some("An address looks like 127.0.0.1:8080 or 0.0.0.0:8080.".into())
+            }
+            Self::File(GgufError::Io { reason, .. }) if reason.kind() == io::ErrorKind::NotFound => Some(
+                "Check the path, or leave it out: without a model file the bundled model is used.".into(),
+            ),
+            Self::File(_)
+            | Self::Text(_)
+            | Self::Load(_)
+            | Self::Start(StartError::Build(BuildError::Load(_))) => Some(
+                "`tidegate inspect FILE` shows what a file holds; a download may be incomplete."
+                    .into(),
+            ),
+            Self::Start(StartError::Build(BuildError::Allocate(_))) => {
+                Some("Fewer --slots, a smaller --ctx or --kv q8_0 need less.".into())
+            }
+            Self::Request(RequestError::Engine(EngineError::PromptTooLong { .. })) => Some(
+                "--ctx makes room for longer prompts, up to what the model was made for.".into(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+fn other_port(listen: &str) -> String {
+    let next = listen.rsplit_once(':').and_then(|(host, port)| {
+        Some(format!(
+            "{host}:{}",
+            port.parse::<u16>().ok()?.checked_add(1)?
+        ))
+    });
+    next.unwrap_or_else(|| "127.0.0.1:0".into())
+}

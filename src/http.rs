@@ -1,0 +1,158 @@
+//! HTTP: an OpenAI-compatible API over the request expression.
+//!
+//! Knows requests, answers and their JSON; knows no slot, window or weight. Nothing a client sends may panic or hold up another client: bodies are
+//! bounded, long ones are parsed and tokenised on threads of their own, and a client that goes away or stops reading affects its own answers only.
+
+use std::{io, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    http::{Method, Uri},
+    response::IntoResponse,
+    routing::{get, post},
+    serve::ListenerExt,
+};
+use tokio::net::TcpListener;
+use tower::ServiceBuilder;
+use tower_http::{
+    catch_panic::CatchPanicLayer,
+    request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
+    trace::TraceLayer,
+};
+use tracing::{Span, debug, field::Empty, info, info_span};
+
+pub mod answer;
+pub mod app;
+pub mod body;
+pub mod error;
+pub mod format;
+pub mod generate;
+pub mod health;
+pub mod metrics;
+pub mod models;
+pub mod random;
+pub mod request;
+pub mod sse;
+pub mod tokens;
+pub mod usage;
+
+use app::App;
+use error::ApiError;
+
+/// How often samples are moved out of the histograms' buffers.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// What the answers that are cut off at the end get for their last words.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// The routes with their layers.
+pub fn router(app: Arc<App>) -> Router {
+    let layers = ServiceBuilder::new()
+        .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
+        .layer(
+            TraceLayer::new_for_http()
+                .make_span_with(span)
+                .on_response(responded)
+                .on_failure(()), // a failed status is reported as a response
+        )
+        .layer(PropagateRequestIdLayer::x_request_id())
+        .layer(CatchPanicLayer::custom(|_| {
+            ApiError::Internal.into_response()
+        }));
+    Router::new()
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::completion))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::one))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/health", get(health::health))
+        .route("/metrics", get(health::metrics))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(layers)
+        .with_state(app)
+}
+
+/// Serves until `stop` completes and the answers that run then have ended, or `grace` has passed.
+///
+/// **Errors**: the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    app: Arc<App>,
+    grace: Duration,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let (stopping, mut stopped) = tokio::sync::watch::channel(false);
+    let router = router(app.clone());
+    let listener = listener.tap_io(|connection| {
+        let _ = connection.set_nodelay(true); // a token is a small packet that must not wait for the next
+    });
+    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+        stop.await;
+        stopping.send_replace(true);
+    });
+    let last_words = async {
+        let _ = stopped.wait_for(|stopping| *stopping).await;
+        tokio::time::sleep(grace).await;
+        app.close();
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    tokio::select! {
+        ended = server => ended,
+        () = last_words => Ok(()),
+        () = upkeep(&app) => Ok(()),
+    }
+}
+
+async fn upkeep(app: &App) {
+    let mut ticks = tokio::time::interval(UPKEEP);
+    loop {
+        ticks.tick().await;
+        app.metrics.upkeep();
+    }
+}
+
+/// Prompts and answers are never part of it.
+fn span<B>(request: &axum::http::Request<B>) -> Span {
+    const ID_CHARS: usize = 64; // a client may choose its id, but not the size of our log
+    let id = request
+        .headers()
+        .get("x-request-id")
+        .and_then(|id| id.to_str().ok())
+        .unwrap_or_default();
+    let id = id.get(..ID_CHARS).unwrap_or(id);
+    info_span!(
+        "request",
+        id,
+        method = %request.method(),
+        path = request::shortened(request.uri().path()),
+        status = Empty,
+        prompt_tokens = Empty,
+        generated_tokens = Empty,
+    )
+}
+
+/// The head of a response is ready. Answers report their own end, so only refusals are worth a line.
+fn responded<B>(response: &axum::http::Response<B>, latency: Duration, span: &Span) {
+    let status = response.status();
+    span.record("status", status.as_u16());
+    if status.is_client_error() || status.is_server_error() {
+        info!(latency_ms = latency.as_millis() as u64, "refused");
+    } else {
+        debug!(latency_ms = latency.as_millis() as u64, "responding");
+    }
+}
+
+async fn unknown_path(method: Method, uri: Uri) -> ApiError {
+    ApiError::UnknownPath {
+        method: method.to_string(),
+        path: request::shortened(uri.path()),
+    }
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::WrongMethod {
+        method: method.to_string(),
+        path: request::shortened(uri.path()),
+    }
+}

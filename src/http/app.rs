@@ -1,0 +1,102 @@
+//! What every handler shares: the served model, the way to the engine, and the limits.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use tokio::sync::watch;
+
+use super::{error::ApiError, metrics::Metrics, request::shortened};
+use crate::{
+    engine::{Handle, request::Sampling},
+    template::ChatTemplate,
+    token::Tokenizer,
+};
+
+/// What the server needs of a loaded model.
+pub struct Served {
+    /// Its id.
+    pub id: String,
+    /// Another name for it.
+    pub alias: Option<String>,
+    /// The way to the engine.
+    pub engine: Handle,
+    /// Its vocabulary.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its chat template, if it was made for chats.
+    pub template: Arc<ChatTemplate>,
+    /// How tokens are chosen where a request says nothing.
+    pub sampling: Sampling,
+}
+
+/// The state of the server.
+pub struct App {
+    /// The model.
+    pub served: Served,
+    /// Longest body that is read.
+    pub max_body_bytes: usize,
+    /// The numbers behind `/metrics`.
+    pub metrics: Metrics,
+    /// **Units**: seconds since 1970. When the model was loaded.
+    pub created: u64,
+    /// Set once the answers that still run must end.
+    closing: watch::Sender<bool>,
+}
+
+impl App {
+    /// The state of a server for this model.
+    pub fn new(served: Served, max_body_bytes: usize, metrics: Metrics) -> Self {
+        Self {
+            served,
+            max_body_bytes,
+            metrics,
+            created: now(),
+            closing: watch::Sender::new(false),
+        }
+    }
+
+    /// Checks the model that a request names: the id, the alias, or none.
+    ///
+    /// **Errors**: [`ApiError::UnknownModel`].
+    pub fn accept_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        match asked {
+            None | Some("") => Ok(()),
+            Some(name) if name == self.served.id || Some(name) == self.served.alias.as_deref() => {
+                Ok(())
+            }
+            Some(name) => Err(ApiError::UnknownModel {
+                asked: shortened(name),
+                served: self.names(),
+            }),
+        }
+    }
+
+    /// The names that requests may use.
+    pub fn names(&self) -> Vec<String> {
+        [Some(self.served.id.clone()), self.served.alias.clone()]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Ends the answers that still run.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Completes when the answers that still run must end.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut closing = self.closing.subscribe();
+        async move {
+            let _ = closing.wait_for(|closing| *closing).await; // an error means that the server is gone: closed as well
+        }
+    }
+}
+
+/// **Units**: seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}

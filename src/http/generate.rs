@@ -1,0 +1,168 @@
+//! The two generating endpoints: body, request expression, answer. Everything before the first byte of an answer can still be a status.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use futures::TryStreamExt;
+use serde_json::Value;
+
+use super::{
+    answer::Answers,
+    app::{App, now},
+    body,
+    error::ApiError,
+    format::{Endpoint, Format, logprobs},
+    metrics::Meter,
+    random::random_u64,
+    request::{Body, Generation},
+    sse,
+};
+use crate::{
+    engine::request::{FinishReason, Sampling},
+    expression,
+    stage::{
+        admit::Admitted,
+        text::{Sampled, TextEvent},
+    },
+};
+
+/// `POST /v1/chat/completions`.
+pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    respond(app, Endpoint::Chat, request, Generation::chat).await
+}
+
+/// `POST /v1/completions`.
+pub async fn completion(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    respond(app, Endpoint::Completion, request, Generation::completion).await
+}
+
+async fn respond(
+    app: Arc<App>,
+    endpoint: Endpoint,
+    request: Request,
+    check: fn(Body, &Sampling) -> Result<Generation, ApiError>,
+) -> Result<Response, ApiError> {
+    let meter = Meter::start(endpoint.name());
+    let bytes = body::read(request, app.max_body_bytes).await?;
+    let defaults = app.served.sampling.clone();
+    let generation =
+        body::parsed(bytes, move |bytes| check(Body::parse(bytes)?, &defaults)).await?;
+    app.accept_model(generation.model.as_deref())?;
+    let format = Format {
+        endpoint,
+        id: answer_id(endpoint),
+        created: now(),
+        model: app.served.id.clone(),
+        include_usage: generation.stream && generation.include_usage,
+    };
+    let choices = generation.job.choices;
+    let admitted = admit(&app, endpoint, generation.job).await?;
+    let echoes = admitted
+        .iter()
+        .map(|admitted| {
+            if generation.echo {
+                echo(&app, admitted)
+            } else {
+                String::new()
+            }
+        })
+        .collect();
+    let answers = Answers::new(&app, admitted, choices, &generation.stops, meter);
+    if generation.stream {
+        Ok(sse::response(app, format, answers, echoes))
+    } else {
+        Ok(Json(whole(&app, &format, answers, echoes).await?).into_response())
+    }
+}
+
+/// Runs the first half of the request expression.
+async fn admit(
+    app: &App,
+    endpoint: Endpoint,
+    job: crate::stage::tokenize::Job,
+) -> Result<Vec<Admitted>, ApiError> {
+    let served = &app.served;
+    let read = expression::read(
+        served.tokenizer.clone(),
+        served.template.clone(),
+        served.engine.clone(),
+    );
+    let param = match endpoint {
+        Endpoint::Chat => "messages",
+        Endpoint::Completion => "prompt",
+    };
+    read.run(job)
+        .try_collect()
+        .await
+        .map_err(|error| ApiError::Refused { error, param })
+}
+
+/// A prompt as text, for `echo`; the begin token that the server put in front is not part of it.
+fn echo(app: &App, admitted: &Admitted) -> String {
+    let (tokenizer, mut prompt) = (&app.served.tokenizer, &admitted.prompt()[..]);
+    if let [first, rest @ ..] = prompt
+        && tokenizer.add_bos()
+        && Some(*first) == tokenizer.bos()
+    {
+        prompt = rest;
+    }
+    tokenizer.decode(prompt)
+}
+
+/// Waits for all choices and makes one object of them.
+async fn whole(
+    app: &App,
+    format: &Format,
+    mut answers: Answers,
+    echoes: Vec<String>,
+) -> Result<Value, ApiError> {
+    struct Choice {
+        text: String,
+        sampled: Vec<Sampled>,
+        reason: FinishReason,
+    }
+    let begun = |text| Choice {
+        text,
+        sampled: Vec::new(),
+        reason: FinishReason::Length,
+    };
+    let mut choices: Vec<Choice> = echoes.into_iter().map(begun).collect();
+    while let Some(event) = answers.next().await {
+        let (index, event) = event?;
+        match event {
+            TextEvent::Piece { text, sampled } => {
+                choices[index].text.push_str(&text);
+                // Without scores the tokens are of no use to the answer.
+                choices[index]
+                    .sampled
+                    .extend(sampled.filter(|sampled| sampled.logprobs.is_some()));
+            }
+            TextEvent::Finished { reason, .. } => choices[index].reason = reason,
+        }
+    }
+    let choices = choices.into_iter().enumerate().map(|(index, choice)| {
+        let scores = logprobs(
+            format.endpoint,
+            &app.served.tokenizer,
+            &choice.sampled,
+            &mut 0,
+        );
+        format.choice(index, choice.text, scores, choice.reason)
+    });
+    Ok(format.whole(choices.collect(), answers.usage(), answers.timings()))
+}
+
+fn answer_id(endpoint: Endpoint) -> String {
+    let prefix = match endpoint {
+        Endpoint::Chat => "chatcmpl",
+        Endpoint::Completion => "cmpl",
+    };
+    format!("{prefix}-{:016x}{:016x}", random_u64(), random_u64())
+}

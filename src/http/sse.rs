@@ -1,0 +1,95 @@
+//! Server-sent events. Order: a comment at once, role deltas, text deltas, a finish reason for every choice, the usage chunk when asked,
+//! `[DONE]`. Comments keep the connection alive while a prompt is read. A failure is an `error` object among the events.
+
+use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
+
+use async_stream::stream;
+use axum::{
+    http::{HeaderName, HeaderValue, header},
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+};
+use futures::Stream;
+use serde_json::Value;
+
+use super::{
+    answer::Answers,
+    app::App,
+    format::{Endpoint, Format, logprobs},
+};
+use crate::stage::text::TextEvent;
+
+/// Proxies give up after 30 to 60 seconds of silence.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// The response that streams `answers`. A client that goes away drops the stream and with it the answers.
+pub fn response(app: Arc<App>, format: Format, answers: Answers, echoes: Vec<String>) -> Response {
+    let events = Sse::new(events(app, format, answers, echoes))
+        .keep_alive(KeepAlive::new().interval(KEEP_ALIVE).text("reading"));
+    // Buffering proxies would hold tokens back.
+    let unbuffered = (
+        HeaderName::from_static("x-accel-buffering"),
+        HeaderValue::from_static("no"),
+    );
+    (
+        [
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+            unbuffered,
+        ],
+        events,
+    )
+        .into_response()
+}
+
+fn events(
+    app: Arc<App>,
+    format: Format,
+    mut answers: Answers,
+    mut echoes: Vec<String>,
+) -> impl Stream<Item = Result<Event, Infallible>> {
+    stream! {
+        yield Ok(Event::default().comment("accepted"));
+        let mut begun = HashSet::new();
+        let mut offsets = vec![0; echoes.len()];
+        while let Some(event) = answers.next().await {
+            let (index, event) = match event {
+                Ok(event) => event,
+                Err(error) => {
+                    yield data(&error.object());
+                    break;
+                }
+            };
+            if begun.insert(index) {
+                match format.endpoint {
+                    Endpoint::Chat => yield data(&format.role_chunk(index)),
+                    Endpoint::Completion if !echoes[index].is_empty() => {
+                        yield data(&format.text_chunk(index, &std::mem::take(&mut echoes[index]), None));
+                    }
+                    Endpoint::Completion => {}
+                }
+            }
+            match event {
+                TextEvent::Piece { text, sampled } => {
+                    let scores = logprobs(format.endpoint, &app.served.tokenizer, sampled.as_slice(), &mut offsets[index]);
+                    if !text.is_empty() || scores.is_some() {
+                        yield data(&format.text_chunk(index, &text, scores));
+                    }
+                }
+                TextEvent::Finished { reason, .. } => {
+                    let timings = (answers.done() && !format.include_usage).then(|| answers.timings());
+                    yield data(&format.finish_chunk(index, reason, timings));
+                    if answers.done() && format.include_usage {
+                        yield data(&format.usage_chunk(answers.usage(), answers.timings()));
+                    }
+                }
+            }
+        }
+        yield Ok(Event::default().data("[DONE]"));
+    }
+}
+
+fn data(object: &Value) -> Result<Event, Infallible> {
+    Ok(Event::default().data(object.to_string()))
+}

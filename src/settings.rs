@@ -1,0 +1,171 @@
+//! Settings: as written (flags, environment, TOML file: [`written`], [`mod@file`]), then as checked (here). Nothing else parses a setting.
+//!
+//! A setting has one name everywhere: `--chunk-rows 64`, `TIDEGATE_CHUNK_ROWS=64`, `chunk-rows = 64`. A flag wins over the environment, the
+//! environment over the file.
+
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+
+pub mod file;
+pub mod written;
+
+use crate::{backend::shape::KvType, engine::EngineSettings};
+use written::{KvWritten, ModelWritten, ServerWritten};
+
+/// Where `serve` listens when nothing is said.
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+/// Sequences computed at once when nothing is said.
+pub const SLOTS_DEFAULT: usize = 4;
+/// **Units**: MiB. Longest body that is read when nothing is said.
+pub const MAX_BODY_MIB_DEFAULT: usize = 16;
+/// **Units**: seconds. How long running answers may take after a signal when nothing is said.
+pub const GRACE_S_DEFAULT: u64 = 10;
+
+/// How a model is loaded and run, as checked.
+#[derive(Clone, Debug)]
+pub struct ModelSettings {
+    /// Threads that compute; `None` is one for every physical core that the process may use.
+    pub threads: Option<NonZeroUsize>,
+    /// Sequences computed at once.
+    pub slots: usize,
+    /// **Units**: tokens. Room for one sequence; `None` is what the model was made for, within reason.
+    pub context_tokens: Option<usize>,
+    /// How keys and values are kept; `None` is as exact as the file's attention weights are.
+    pub kv: Option<KvType>,
+    /// Queue, chunks, step log.
+    pub engine: EngineSettings,
+}
+
+/// How the HTTP side behaves, as checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSettings {
+    /// Address and port.
+    pub listen: String,
+    /// Another name for the model.
+    pub alias: Option<String>,
+    /// Longest body that is read.
+    pub max_body_bytes: usize,
+    /// How long running answers may take after a signal.
+    pub grace: Duration,
+}
+
+/// Why settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The settings file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or a value has the wrong type.
+    #[error("{}: {source}", path.display())]
+    Toml {
+        /// The settings file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// The file names a setting that does not exist.
+    #[error("{}: there is no setting '{name}'{}", path.display(), nearest.as_deref().map(|near| format!(", did you mean '{near}'?")).unwrap_or_default())]
+    UnknownName {
+        /// The settings file.
+        path: PathBuf,
+        /// As written.
+        name: String,
+        /// The setting whose name looks most alike.
+        nearest: Option<String>,
+    },
+    /// A number outside its range.
+    #[error("{name} must be from {low} to {high}, got {got}")]
+    OutOfRange {
+        /// The setting.
+        name: &'static str,
+        /// As written.
+        got: usize,
+        /// Smallest allowed value.
+        low: usize,
+        /// Largest allowed value.
+        high: usize,
+    },
+}
+
+impl ModelSettings {
+    /// Checks what was written.
+    ///
+    /// **Errors**: [`SettingsError::OutOfRange`].
+    pub fn check(written: ModelWritten) -> Result<Self, SettingsError> {
+        let defaults = EngineSettings::default();
+        let threads = written
+            .threads
+            .map(|threads| within("threads", threads, 1, 1024))
+            .transpose()?;
+        Ok(Self {
+            threads: threads.and_then(NonZeroUsize::new),
+            slots: within("slots", written.slots.unwrap_or(SLOTS_DEFAULT), 1, 256)?,
+            context_tokens: written
+                .ctx
+                .map(|ctx| within("ctx", ctx, 16, 1 << 24))
+                .transpose()?,
+            kv: written.kv.map(|kv| match kv {
+                KvWritten::F32 => KvType::F32,
+                KvWritten::F16 => KvType::F16,
+                KvWritten::Q8_0 => KvType::Q8_0,
+            }),
+            engine: EngineSettings {
+                chunk_rows: within(
+                    "chunk-rows",
+                    written.chunk_rows.unwrap_or(defaults.chunk_rows),
+                    1,
+                    4096,
+                )?,
+                queue: within("queue", written.queue.unwrap_or(defaults.queue), 1, 65_536)?,
+                step_stats: written.step_stats,
+                ..defaults
+            },
+        })
+    }
+}
+
+impl ServerSettings {
+    /// Checks what was written.
+    ///
+    /// **Errors**: [`SettingsError::OutOfRange`].
+    pub fn check(written: ServerWritten) -> Result<Self, SettingsError> {
+        let max_body_mib = within(
+            "max-body-mib",
+            written.max_body_mib.unwrap_or(MAX_BODY_MIB_DEFAULT),
+            1,
+            1024,
+        )?;
+        let grace_s = written.grace_s.unwrap_or(GRACE_S_DEFAULT);
+        Ok(Self {
+            listen: written.listen.unwrap_or_else(|| LISTEN_DEFAULT.into()),
+            alias: written.alias,
+            max_body_bytes: max_body_mib << 20,
+            grace: Duration::from_secs(within(
+                "grace-s",
+                usize::try_from(grace_s).unwrap_or(usize::MAX),
+                0,
+                3600,
+            )? as u64),
+        })
+    }
+}
+
+fn within(name: &'static str, got: usize, low: usize, high: usize) -> Result<usize, SettingsError> {
+    if (low..=high).contains(&got) {
+        Ok(got)
+    } else {
+        Err(SettingsError::OutOfRange {
+            name,
+            got,
+            low,
+            high,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

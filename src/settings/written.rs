@@ -1,0 +1,131 @@
+//! Settings as written. One struct is both the flags (clap, which reads the environment too) and the keys of the TOML file (serde), so the
+//! names cannot differ.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+/// How a model is loaded and run.
+#[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case", default)]
+#[command(next_help_heading = "Engine")]
+pub struct ModelWritten {
+    /// Threads that compute [default: one for every physical core the process may use]
+    ///
+    /// The workers are pinned to cores. Limits of a container (CPU quota, affinity mask) are respected; more threads than physical cores
+    /// seldom help, because a decode step is bound by memory bandwidth.
+    #[arg(long, env = "TIDEGATE_THREADS", value_name = "N")]
+    pub threads: Option<usize>,
+
+    /// Requests computed at the same time [default: 4]
+    ///
+    /// Every slot reserves memory for a whole context. Requests beyond this number wait in the queue.
+    #[arg(long, env = "TIDEGATE_SLOTS", value_name = "N")]
+    pub slots: Option<usize>,
+
+    /// Tokens that fit into one sequence, prompt and answer together [default: what the model was made for, at most 8192]
+    ///
+    /// A smaller context needs less memory. A prompt that does not fit is refused with the code `context_length_exceeded`; an answer that
+    /// reaches the end stops with the finish reason `length`.
+    #[arg(long, env = "TIDEGATE_CTX", value_name = "TOKENS")]
+    pub ctx: Option<usize>,
+
+    /// How attention keys and values are kept [default: f32 if the file's attention weights are F32 or BF16, else f16]
+    ///
+    /// q8_0 needs 53 % of f16's memory and rounds a little more.
+    #[arg(long, env = "TIDEGATE_KV", value_name = "TYPE", value_enum)]
+    pub kv: Option<KvWritten>,
+
+    /// Prompt tokens that are read in one step [default: 128]
+    ///
+    /// Larger chunks read long prompts faster, smaller ones let running answers go on sooner. The answers are the same.
+    #[arg(long, env = "TIDEGATE_CHUNK_ROWS", value_name = "N")]
+    pub chunk_rows: Option<usize>,
+
+    /// Requests that may wait for a slot [default: 64]
+    ///
+    /// When the queue is full, a request is refused with status 503 and a Retry-After header.
+    #[arg(long, env = "TIDEGATE_QUEUE", value_name = "N")]
+    pub queue: Option<usize>,
+
+    /// Write one JSON line for every step of the engine to this file
+    ///
+    /// Each line says what the step did: kind, rows, slots, prompt rows, decode rows, milliseconds in all and by part, KV pages in use.
+    #[arg(long, env = "TIDEGATE_STEP_STATS", value_name = "FILE")]
+    pub step_stats: Option<PathBuf>,
+}
+
+/// How the HTTP side behaves.
+#[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case", default)]
+#[command(next_help_heading = "Server")]
+pub struct ServerWritten {
+    /// Address and port to listen on [default: 127.0.0.1:8080]
+    ///
+    /// There is no access control: an address other than 127.0.0.1 lets everybody use the model who reaches the port. Port 0 takes a free one.
+    #[arg(long, env = "TIDEGATE_LISTEN", value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+
+    /// Another name that requests may use for the model
+    ///
+    /// Requests may name the model by its file's name (without .gguf), by this name, or not at all.
+    #[arg(long, env = "TIDEGATE_ALIAS", value_name = "NAME")]
+    pub alias: Option<String>,
+
+    /// Longest request body that is read, in MiB [default: 16]
+    ///
+    /// A longer one is refused with status 413.
+    #[arg(long, env = "TIDEGATE_MAX_BODY_MIB", value_name = "MIB")]
+    pub max_body_mib: Option<usize>,
+
+    /// Seconds that running answers may still take after SIGINT or SIGTERM [default: 10]
+    ///
+    /// New connections are refused at once. A second signal ends the process without waiting.
+    #[arg(long, env = "TIDEGATE_GRACE_S", value_name = "SECONDS")]
+    pub grace_s: Option<u64>,
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+pub enum KvWritten {
+    /// Four bytes an element.
+    #[serde(rename = "f32")]
+    #[value(name = "f32")]
+    F32,
+    /// Two bytes an element.
+    #[serde(rename = "f16")]
+    #[value(name = "f16")]
+    F16,
+    /// 34 bytes for 32 elements.
+    #[serde(rename = "q8_0")]
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl ModelWritten {
+    /// What is written here, and where nothing is, what is written in `file`.
+    pub fn or(self, file: Self) -> Self {
+        Self {
+            threads: self.threads.or(file.threads),
+            slots: self.slots.or(file.slots),
+            ctx: self.ctx.or(file.ctx),
+            kv: self.kv.or(file.kv),
+            chunk_rows: self.chunk_rows.or(file.chunk_rows),
+            queue: self.queue.or(file.queue),
+            step_stats: self.step_stats.or(file.step_stats),
+        }
+    }
+}
+
+impl ServerWritten {
+    /// What is written here, and where nothing is, what is written in `file`.
+    pub fn or(self, file: Self) -> Self {
+        Self {
+            listen: self.listen.or(file.listen),
+            alias: self.alias.or(file.alias),
+            max_body_mib: self.max_body_mib.or(file.max_body_mib),
+            grace_s: self.grace_s.or(file.grace_s),
+        }
+    }
+}
