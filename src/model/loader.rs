@@ -3,7 +3,7 @@
 //! Also keeps count of what the ops will need at run time (buffers, caches, states), so that all memory is planned before the first
 //! allocation.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     backend::{Act, AttentionNeeds, Backend, ExpertSource, MatrixSource, Needs, shape::DeltaShape},
@@ -115,7 +115,6 @@ pub struct Loader<'a, B: Backend> {
     layer: usize,
     blocks: usize,
     needs: Needs,
-    used: BTreeSet<String>,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
@@ -129,7 +128,6 @@ impl<'a, B: Backend> Loader<'a, B> {
             layer: 0,
             blocks: 0,
             needs: Needs::default(),
-            used: BTreeSet::new(),
         };
         loader.needs.residual = loader.count("embedding_length")?;
         loader.blocks = loader.count("block_count")?;
@@ -568,9 +566,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn tensor(&mut self, name: &str, dims: &[usize]) -> Result<Tensor, LoadError> {
-        let tensor = self.file.need_tensor(name, dims)?.clone();
-        self.used.insert(name.to_owned());
-        Ok(tensor)
+        Ok(self.file.need_tensor(name, dims)?.clone())
     }
 
     fn values(&mut self, name: &str, dims: &[usize]) -> Result<Vec<f32>, LoadError> {

@@ -45,7 +45,7 @@ impl<B: Backend> Route<B> {
         })
     }
 
-    /// Whether the shared expert has a gate, and the shape for the ops after this one.
+    /// How rows are routed, for the ops after this one.
     pub(crate) fn shape(&self) -> RouteShape {
         self.shape
     }
