@@ -49,6 +49,9 @@ struct Args {
     bench: bool,
 }
 
+/// Tokens that every stream begins with before it decodes.
+const PROMPT: usize = 16;
+
 type Failure = Box<dyn Error>;
 
 fn main() -> Result<(), Failure> {
@@ -152,7 +155,7 @@ impl Bench {
         let positions = (args.prompt + args.tokens).max(64 + args.tokens) + 1;
         let pages = streams * positions.div_ceil(PAGE_TOKENS);
         let room = Room {
-            rows: args.prompt.max(streams),
+            rows: args.prompt.max(streams).max(PROMPT),
             logits_rows: streams,
             slots: streams,
             pages,
@@ -210,7 +213,6 @@ impl Bench {
 
     /// `count` windows of one row for each stream, after a short prompt each.
     fn generate(&mut self, streams: &[usize], count: usize) -> Result<Generated, Failure> {
-        const PROMPT: usize = 16;
         let pages: Vec<_> = streams.iter().map(|&stream| self.pages(stream)).collect();
         let mut outputs = Vec::new();
         for (&stream, pages) in streams.iter().zip(&pages) {
