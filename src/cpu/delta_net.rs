@@ -214,6 +214,11 @@ impl DeltaNet<'_> {
         out: &mut [f32],
     ) {
         self.check(spans, states, scratch);
+        assert!(
+            pool.workers() * scratch.task_len <= scratch.memory.len(),
+            "scratch made for fewer workers than {}",
+            pool.workers()
+        );
         let heads = states.heads(layer);
         let task_len = scratch.task_len;
         let memory = Disjoint::new(&mut scratch.memory);

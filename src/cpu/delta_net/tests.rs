@@ -380,8 +380,12 @@ proptest::proptest! {
 fn slots_in_one_window_do_not_meet() {
     let case = Case::new(2, 4, 16, 16, HeadMap::Tiled, 90);
     let want = case.run(Way { chunk: 90, ..PLAIN });
-    let mut run = Run::new(case.shape, PLAIN);
-    let pool = Pool::unpinned(2);
+    let two = Way {
+        workers: 2,
+        ..PLAIN
+    };
+    let mut run = Run::new(case.shape, two);
+    let pool = Pool::unpinned(two.workers);
     let (channels, heads, width) = (case.shape.channels(), 4, 4 * 16);
     // slot 0 reads rows 50.. while slot 1 reads rows 0..40, which lie before them in the window
     let mut first = vec![0.0; want.len()];
