@@ -3,11 +3,16 @@
 //! Knows sequences, rows, pages and credits; knows no model family, no HTTP and no text. The model is an
 //! [`Executor`], so that a simulation can drive the same engine.
 //!
-//! A turn of the engine takes what has come in and then does one thing: begin a pass, advance it by a layer, or (with its
-//! last layer) choose, accept and emit. So between any two layers it sees arrivals, cancels and the wish to stop.
+//! A turn of the engine takes what has come in and then does one thing: begin a pass, advance one by a slice, or (with its
+//! last) choose, accept and emit. So between any two slices it sees arrivals, cancels and the wish to stop.
+//!
+//! Two passes may be under way. One is a chunk of prompts, on the prompt lane; it is left between slices whenever a decode window is
+//! due, which then runs to its end on the decode lane. [`schedule`](mod@schedule) decides, by what slices and windows have
+//! taken so far ([`costs`]), so that no stream pauses for longer than it may and the prompt gets on all the same.
 
 mod active;
 mod admit;
+pub mod costs;
 mod event;
 pub mod executor;
 mod handle;
@@ -23,12 +28,13 @@ mod steps;
 mod thread;
 pub mod window;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use self::{
     active::{Active, Choice, Ending},
+    costs::Costs,
     event::{Admission, Event, Events},
-    executor::{Executor, Progress},
+    executor::{Executor, Lane},
     meters::Meters,
     pages::PagePool,
     request::EngineError,
@@ -67,7 +73,13 @@ pub struct Engine<E: Executor> {
     /// By slot.
     active: Box<[Option<Active>]>,
     pages: PagePool,
-    flight: Option<Flight<E::Pass>>,
+    /// By lane.
+    flights: [Option<Flight<E::Pass>>; Lane::COUNT],
+    costs: Costs,
+    /// The pause that a running stream may have because of others.
+    gap_max: Duration,
+    /// Whether no slice of the prompt lane has followed the last decode window.
+    slice_owed: bool,
     windows: u64,
     /// Shares that sequences have had of windows.
     served: u64,
@@ -77,7 +89,9 @@ pub struct Engine<E: Executor> {
     scratch: Scratch,
     // Used again from window to window.
     demands: Vec<Demand>,
-    shares: Vec<Share>,
+    plan: Vec<Share>,
+    /// Each lane's shares while it has no pass.
+    shares: [Vec<Share>; Lane::COUNT],
     choices: Vec<Option<Result<Choice, EngineError>>>,
 }
 
@@ -94,13 +108,17 @@ impl<E: Executor> Engine<E> {
             events,
             room: Room {
                 rows: capacity.rows,
+                decode_rows: capacity.decode_rows,
                 logits_rows: capacity.logits_rows,
-                chunk_rows: settings.chunk_rows,
+                chunk_rows: settings.chunk_rows.unwrap_or(capacity.rows),
             },
             waiting: VecDeque::with_capacity(board.places()),
             active: (0..capacity.slots).map(|_| None).collect(),
             pages: PagePool::new(capacity.pages),
-            flight: None,
+            flights: [None, None],
+            costs: Costs::default(),
+            gap_max: settings.gap_max.unwrap_or(settings::GAP_MAX),
+            slice_owed: false,
             windows: 0,
             served: 0,
             stopping: false,
@@ -108,14 +126,15 @@ impl<E: Executor> Engine<E> {
             steps,
             scratch: Scratch::default(),
             demands: Vec::with_capacity(capacity.slots),
-            shares: Vec::with_capacity(capacity.slots),
+            plan: Vec::with_capacity(capacity.slots),
+            shares: [(); Lane::COUNT].map(|()| Vec::with_capacity(capacity.slots)),
             choices: Vec::with_capacity(capacity.slots),
             board: board.clone(),
         };
         Ok((engine, Handle::new(inbox, board)))
     }
 
-    /// Takes what has come in, then begins a pass or advances the one under way by a layer.
+    /// Takes what has come in, then begins a pass or advances one under way by a slice.
     ///
     /// **Errors** The executor failed. The engine is of no more use: [`stop`](Self::stop) it.
     pub fn turn(&mut self) -> Result<Turn, E::Error> {
@@ -128,20 +147,11 @@ impl<E: Executor> Engine<E> {
         if self.stopping {
             return Ok(Turn::Stop);
         }
-        let turn = match self.flight.take() {
-            None => self.begin()?,
-            Some(mut flight) => {
-                self.withdraw_cancelled(&mut flight);
-                if flight.shares.is_empty() {
-                    self.shares = flight.shares; // dropping the pass abandons it
-                } else {
-                    match self.executor.advance(&mut flight.pass)? {
-                        Progress::More => self.flight = Some(flight),
-                        Progress::Done => self.complete(flight)?,
-                    }
-                }
-                Turn::Busy
-            }
+        self.withdraw_cancelled();
+        self.release_cancelled();
+        let turn = match self.flights[Lane::Decode as usize] {
+            Some(_) => self.advance(Lane::Decode)?, // streams wait for it
+            None => self.choose_work()?,
         };
         self.board.progress(turn == Turn::Busy);
         Ok(turn)
@@ -156,7 +166,7 @@ impl<E: Executor> Engine<E> {
     /// Ends every sequence; their readers and all later requests are told why.
     pub fn stop(mut self, why: Option<String>) {
         self.board.stop(why); // first: a reader who finds his outbox closed asks the board
-        self.flight = None;
+        self.flights = [None, None];
         for request in self.waiting.drain(..) {
             request.span.record("reason", Ending::Stopped.reason());
         }

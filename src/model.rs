@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{Backend, Needs, Room},
-    engine::executor::{Capacity, Executor, Progress, Slot, Span},
+    engine::executor::{Capacity, Executor, Lane, Outcome, Progress, Slot, Span},
     gguf::Gguf,
     op::{Block, Hidden, Pass, norm::Norm},
 };
@@ -102,6 +102,26 @@ impl<B: Backend> Model<B> {
         self.context
     }
 
+    fn layer(&self, backend: &mut B, window: &mut Window<B>, layer: usize) -> Result<(), B::Error> {
+        let Hidden(()) = self.trunk[layer].enqueue(&mut Pass { backend, window }, Hidden(()))?;
+        Ok(())
+    }
+
+    /// Everything from the tokens to what becomes of them.
+    fn enqueue(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
+        backend.embed(window, &self.embedding)?;
+        for layer in 0..self.trunk.len() {
+            self.layer(backend, window, layer)?;
+        }
+        self.head(backend, window)
+    }
+
+    fn head(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
+        let (norm, eps) = self.norm.parts();
+        let output = self.output.as_ref().unwrap_or(&self.embedding);
+        backend.head(window, norm, eps, output)
+    }
+
     /// Blocks that predict further tokens.
     pub fn prediction(&self) -> &[Prediction<B>] {
         &self.prediction
@@ -134,8 +154,8 @@ pub struct Runner<B: Backend> {
     backend: B,
     room: Room,
     context: usize,
-    /// Windows that have been used and can be again, so that a pass allocates nothing.
-    free: Vec<Window<B>>,
+    /// Each lane's window while no pass uses it, so that a pass allocates nothing.
+    free: [Option<Window<B>>; Lane::COUNT],
 }
 
 impl<B: Backend> Runner<B> {
@@ -148,12 +168,23 @@ impl<B: Backend> Runner<B> {
     ) -> Result<Self, B::Error> {
         backend.allocate(&model.needs, &room)?;
         let context = context.min(model.context);
+        let mut window = |lane, rows| {
+            Ok(Some(Window {
+                lane,
+                layer: 0,
+                rows: Rows::default(),
+                residual: backend.residual(rows)?,
+            }))
+        };
         Ok(Self {
+            free: [
+                window(Lane::Decode, room.decode_rows)?,
+                window(Lane::Prompt, room.rows)?,
+            ],
             model,
             backend,
             room,
             context,
-            free: Vec::new(),
         })
     }
 }
@@ -162,6 +193,16 @@ impl<B: Backend> Runner<B> {
     /// What computes.
     pub fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// The same, to change it: for measures.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    /// Puts all of a window on the backend, between whatever the caller does before and after: for measures.
+    pub fn enqueue(&mut self, window: &mut Window<B>) -> Result<(), B::Error> {
+        self.model.enqueue(&mut self.backend, window)
     }
 }
 
@@ -174,10 +215,12 @@ impl<B: Backend> Executor for Runner<B> {
             slots: self.room.slots,
             pages: self.room.pages,
             rows: self.room.rows,
+            decode_rows: self.room.decode_rows,
             logits_rows: self.room.logits_rows,
             layers: self.model.trunk.len(),
             vocab: self.model.needs.vocab,
             context: self.context,
+            candidates: B::CANDIDATES,
         }
     }
 
@@ -185,32 +228,36 @@ impl<B: Backend> Executor for Runner<B> {
         self.backend.reset(slot);
     }
 
-    fn begin(&mut self, spans: &[Span<'_>]) -> Result<Window<B>, B::Error> {
-        let mut window = match self.free.pop() {
-            Some(window) => window,
-            None => Window {
-                layer: 0,
-                rows: Rows::default(),
-                residual: self.backend.residual()?,
-            },
-        };
+    fn begin(&mut self, lane: Lane, spans: &[Span<'_>]) -> Result<Window<B>, B::Error> {
+        let mut window = self.free[lane as usize]
+            .take()
+            .expect("a lane holds one pass at most");
         window.layer = 0;
         window.rows.fill(spans);
-        self.backend.embed(&mut window, &self.model.embedding)?;
+        self.backend.begin(&mut window)?;
         Ok(window)
     }
 
     fn advance(&mut self, window: &mut Window<B>) -> Result<Progress, B::Error> {
-        let layer = window.layer;
-        let Hidden(()) = self.model.trunk[layer].enqueue(
-            &mut Pass {
-                backend: &mut self.backend,
-                window,
-            },
-            Hidden(()),
-        )?;
+        let layers = self.model.trunk.len();
+        if window.lane == Lane::Decode && window.layer == 0 {
+            let model = &self.model;
+            let whole = self
+                .backend
+                .whole(window, |backend, window| model.enqueue(backend, window))?;
+            if whole {
+                window.layer = layers + 1; // the head is done too
+                return Ok(Progress::Done);
+            }
+        }
+        self.backend.enter(window)?;
+        if window.layer == 0 {
+            self.backend.embed(window, &self.model.embedding)?;
+        }
+        self.model.layer(&mut self.backend, window, window.layer)?;
+        self.backend.leave(window)?;
         window.layer += 1;
-        Ok(if window.layer < self.model.trunk.len() {
+        Ok(if window.layer < layers {
             Progress::More
         } else {
             Progress::Done
@@ -224,11 +271,26 @@ impl<B: Backend> Executor for Runner<B> {
         }
     }
 
-    fn finish(&mut self, window: Window<B>) -> Result<&[f32], B::Error> {
-        let (norm, eps) = self.model.norm.parts();
-        let output = self.model.output.as_ref().unwrap_or(&self.model.embedding);
-        self.free.push(window);
-        let window = self.free.last().expect("just pushed");
-        self.backend.head(window, norm, eps, output)
+    fn abandon(&mut self, window: Window<B>) {
+        let lane = window.lane as usize;
+        self.free[lane] = Some(window);
+    }
+
+    fn finish(&mut self, mut window: Window<B>) -> Result<(), B::Error> {
+        if window.layer <= self.model.trunk.len() {
+            self.backend.enter(&mut window)?;
+            self.model.head(&mut self.backend, &mut window)?;
+        }
+        self.backend.settle(&window)?;
+        self.abandon(window);
+        Ok(())
+    }
+
+    fn outcome(&mut self, row: usize) -> Result<Outcome<'_>, B::Error> {
+        self.backend.outcome(row)
+    }
+
+    fn logits(&mut self, row: usize) -> Result<&[f32], B::Error> {
+        self.backend.logits(row)
     }
 }

@@ -11,7 +11,11 @@
 //!
 //! Equal logits count in the order of their ids. A draw is a function of (seed, position) alone. Probabilities come from
 //! plain IEEE operations in a fixed order, so machines agree on them.
+//!
+//! Most choices need the likeliest few tokens only; a device that tells these spares the transfer of the row. They are chosen from
+//! where they prove the choice, so it is the same either way.
 
+mod among;
 mod cut;
 mod draw;
 mod history;
@@ -99,19 +103,23 @@ impl Sampler {
             return Ok(scan::first(row, peak));
         }
         let cut = self.cut(row, peak, &mut scratch.cut);
-        let share = draw::uniform(self.seed, position);
         let weights = scan::Tempered {
             row,
             peak,
             cut,
             sharpness: 1.0 / self.temperature,
         };
-        Ok(weights.at(share, &mut scratch.sums))
+        Ok(weights.at(self.share(position), &mut scratch.sums))
     }
 
     /// Takes note of the token that was chosen.
     pub fn accept(&mut self, token: Token) {
         self.history.accept(token);
+    }
+
+    /// Where in the distribution the token at `position` is drawn.
+    fn share(&self, position: u64) -> f64 {
+        draw::uniform(self.seed, position)
     }
 
     /// Which tokens may be drawn.
@@ -123,9 +131,13 @@ impl Sampler {
             (false, true) => cut::mass(row, peak, p, scratch),
             (false, false) => Cut::NONE,
         };
+        by_rank.or(self.min_cut(peak))
+    }
+
+    fn min_cut(&self, peak: f32) -> Cut {
         // In f64, whose logarithm is the same everywhere once it is rounded to f32.
         let below_peak = (self.min_p as f64).ln();
-        by_rank.or(Cut::at((peak as f64 + below_peak) as f32))
+        Cut::at((peak as f64 + below_peak) as f32)
     }
 }
 

@@ -6,6 +6,8 @@
 mod cases;
 #[path = "engine/fake.rs"]
 mod fake;
+#[path = "engine/gaps.rs"]
+mod gaps;
 #[path = "engine/simulation.rs"]
 mod simulation;
 #[path = "engine/threads.rs"]

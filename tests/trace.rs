@@ -8,7 +8,7 @@ use std::{
 
 use tidegate::engine::{
     Engine, EngineSettings, Turn,
-    executor::{Capacity, Executor, Progress, Slot, Span},
+    executor::{Capacity, Executor, Lane, Progress, Slot, Span},
     request::{Request, Sampling},
 };
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -25,16 +25,18 @@ impl Executor for Indifferent {
             slots: 1,
             pages: 1,
             rows: 64,
+            decode_rows: 64,
             logits_rows: 1,
             layers: 1,
             vocab: 3,
             context: 64,
+            candidates: 0,
         }
     }
 
     fn reset(&mut self, _: Slot) {}
 
-    fn begin(&mut self, _: &[Span<'_>]) -> Result<(), Infallible> {
+    fn begin(&mut self, _: Lane, _: &[Span<'_>]) -> Result<(), Infallible> {
         Ok(())
     }
 
@@ -44,7 +46,11 @@ impl Executor for Indifferent {
 
     fn withdraw(&mut self, (): &mut (), _: Slot) {}
 
-    fn finish(&mut self, (): ()) -> Result<&[f32], Infallible> {
+    fn finish(&mut self, (): ()) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn logits(&mut self, _: usize) -> Result<&[f32], Infallible> {
         Ok(&[0.0; 3])
     }
 }

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use super::{
     event::Admission,
-    executor::{PageId, Slot, Span},
+    executor::{Ask, Lane, Outcome, PageId, Slot, Span},
     meters::Meters,
     request::{EngineError, FinishReason, Logprobs, Timings, Token},
     schedule::Demand,
-    sequence::Phase,
+    sequence::{Phase, Want},
     stats::SlotStats,
 };
 use crate::sampler::{self, Scratch};
@@ -49,20 +49,31 @@ pub(super) struct Active {
     pub(super) request: Box<Admission>,
     pub(super) slot: Slot,
     pub(super) pages: Vec<PageId>,
+    /// Whether its rows are under way on the prompt lane.
+    pub(super) reading: bool,
     /// When it last had a share of a window, as [`Demand::served`] counts.
     served: u64,
+    /// Since when it has been waiting for rows.
+    since: Instant,
     first_row: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
 
 impl Active {
-    pub(super) fn new(request: Box<Admission>, slot: Slot, pages: Vec<PageId>) -> Self {
+    pub(super) fn new(
+        request: Box<Admission>,
+        slot: Slot,
+        pages: Vec<PageId>,
+        now: Instant,
+    ) -> Self {
         Self {
             request,
             slot,
             pages,
+            reading: false,
             served: 0,
+            since: now,
             first_row: None,
             first_token: None,
             last_token: None,
@@ -70,12 +81,17 @@ impl Active {
     }
 
     /// What it wants of the next window, if its reader has room for what that can produce.
-    pub(super) fn demand(&self) -> Demand {
+    pub(super) fn demand(&mut self, now: Instant) -> Demand {
+        let want = self.request.sequence.want(self.request.outbox.credit());
+        if want == Want::Nothing {
+            self.since = now; // it waits for its reader, not for rows
+        }
         Demand {
             slot: self.slot,
             arrival: self.request.id,
             served: self.served,
-            want: self.request.sequence.want(self.request.outbox.credit()),
+            waited: now.saturating_duration_since(self.since),
+            want,
         }
     }
 
@@ -84,8 +100,8 @@ impl Active {
         self.request.outbox.is_cancelled()
     }
 
-    /// Its next `rows` rows, for the executor.
-    pub(super) fn span(&self, rows: usize) -> Span<'_> {
+    /// Its next `rows` rows, for an executor that tells so many candidates.
+    pub(super) fn span(&self, rows: usize, candidates: usize) -> Span<'_> {
         let rows = self.request.sequence.rows(rows);
         Span {
             slot: self.slot,
@@ -93,7 +109,16 @@ impl Active {
             tokens: rows.tokens,
             pages: &self.pages,
             logits: rows.logits,
+            ask: match self.request.logprobs {
+                Some(_) => Ask::Logits,
+                None => self.request.sampler.ask(candidates),
+            },
         }
+    }
+
+    /// Whether a token is to be chosen after its next `rows` rows.
+    pub(super) fn asks(&self, rows: usize) -> bool {
+        self.request.sequence.rows(rows).logits > 0
     }
 
     /// Prompt rows among its next `rows` rows.
@@ -105,23 +130,46 @@ impl Active {
     }
 
     /// Takes note that its next rows are in a window.
-    pub(super) fn serve(&mut self, served: u64, now: Instant) {
+    pub(super) fn serve(&mut self, lane: Lane, served: u64, now: Instant) {
+        self.reading = lane == Lane::Prompt;
         self.served = served;
         self.first_row.get_or_insert(now);
     }
 
-    /// Chooses the next token from the last row's logits.
-    pub(super) fn choose(&self, row: &[f32], scratch: &mut Scratch) -> Result<Choice, EngineError> {
+    /// Takes note that these rows are computed.
+    pub(super) fn advance(&mut self, rows: usize, now: Instant) {
+        self.reading = false;
+        self.since = now;
+        self.request.sequence.advance(rows);
+    }
+
+    /// Chooses the next token by what became of the last row. None if that needs its logits.
+    pub(super) fn choose(
+        &self,
+        outcome: Outcome<'_>,
+        scratch: &mut Scratch,
+    ) -> Option<Result<Choice, EngineError>> {
         let position = self.request.sequence.next_position();
-        let sampled = self.request.sampler.choose(row, position as u64, scratch);
-        let token = sampled.map_err(|sampler::NotFinite| EngineError::NotFinite {
+        let sampler = &self.request.sampler;
+        let token = match outcome {
+            Outcome::NotFinite => Err(sampler::NotFinite),
+            Outcome::Logits(row) => sampler.choose(row, position as u64, scratch),
+            _ if self.request.logprobs.is_some() => return None,
+            Outcome::Greedy(token) => Ok(token),
+            Outcome::Candidates(of) => Ok(sampler.choose_among(&of, position as u64, scratch)?),
+        };
+        let choice = token.map(|token| Choice {
+            token,
+            logprobs: match (self.request.logprobs, outcome) {
+                (Some(top), Outcome::Logits(row)) => {
+                    Some(sampler::logprobs(row, token, top, scratch))
+                }
+                _ => None,
+            },
+        });
+        Some(choice.map_err(|sampler::NotFinite| EngineError::NotFinite {
             position: position - 1,
-        })?;
-        let logprobs = self
-            .request
-            .logprobs
-            .map(|top| sampler::logprobs(row, token, top, scratch));
-        Ok(Choice { token, logprobs })
+        }))
     }
 
     /// Accepts a choice, emits it, and says whether it was the last.

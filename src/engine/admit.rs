@@ -23,7 +23,7 @@ impl<E: Executor> Engine<E> {
         {
             let id = Slot(slot as u32);
             self.executor.reset(id);
-            let active = Active::new(request, id, pages);
+            let active = Active::new(request, id, pages, self.executor.now());
             self.board.slot(active.stats());
             self.active[slot] = Some(active);
             self.show();
@@ -47,6 +47,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
+    /// Frees what sequences hold whose readers have gone. No pass may hold rows of theirs.
     pub(super) fn release_cancelled(&mut self) {
         for slot in 0..self.active.len() {
             if self.active[slot].as_ref().is_some_and(Active::is_cancelled) {

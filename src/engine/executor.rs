@@ -1,4 +1,6 @@
-//! What the engine asks of a model: compute windows of rows, one layer at a time.
+//! What the engine asks of a model: compute windows of rows, a slice at a time, and tell what became of those that are asked.
+
+use std::time::Instant;
 
 use super::request::Token;
 
@@ -13,6 +15,60 @@ pub struct Slot(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageId(pub u32);
 
+/// Which of the two passes that may be under way at the same time. Each lane holds one pass at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// A window that streams wait for. No pass of the other lane is advanced until it is done.
+    Decode,
+    /// A chunk of prompts, left after any slice for a decode window.
+    Prompt,
+}
+
+impl Lane {
+    /// How many there are.
+    pub const COUNT: usize = 2;
+}
+
+/// What has to be known of a row to choose the next token. An executor may always tell more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ask {
+    /// The likeliest token.
+    Greedy,
+    /// The likeliest few.
+    Candidates,
+    /// All of it.
+    Logits,
+}
+
+/// What became of a row that was asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome<'a> {
+    /// A logit is a NaN or an infinity.
+    NotFinite,
+    /// The likeliest token; among equals the one with the lowest id.
+    Greedy(Token),
+    /// The likeliest few.
+    Candidates(Candidates<'a>),
+    /// **Shapes** `[vocab] f32`, not necessarily finite.
+    Logits(&'a [f32]),
+}
+
+/// The likeliest tokens of a finite row: likeliest first, equal logits in the order of their ids.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidates<'a> {
+    /// `[candidates] u32`, at least one.
+    pub ids: &'a [Token],
+    /// `[candidates] f32`
+    pub logits: &'a [f32],
+    /// Sum of `exp(logit - largest logit)` over the whole row, off by no more than [`MASS_TOLERANCE`].
+    pub mass: f64,
+    /// Tokens in the vocabulary.
+    pub vocab: usize,
+}
+
+/// **Units**: relative error that [`Candidates::mass`] may have, so that a device may add up in any order.
+pub const MASS_TOLERANCE: f64 = 1e-5;
+
 /// Consecutive rows of one sequence in a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
@@ -26,6 +82,8 @@ pub struct Span<'a> {
     pub pages: &'a [PageId],
     /// How many rows at the end of the span need logits (0 in the middle of a prompt).
     pub logits: usize,
+    /// What is to be known of each of these.
+    pub ask: Ask,
 }
 
 /// What a model can hold and how wide it is.
@@ -35,8 +93,10 @@ pub struct Capacity {
     pub slots: usize,
     /// Pages in the KV cache.
     pub pages: usize,
-    /// Rows that fit one window.
+    /// Rows that fit a window of the prompt lane.
     pub rows: usize,
+    /// Rows that fit a window of the decode lane.
+    pub decode_rows: usize,
     /// Rows with logits that fit one window.
     pub logits_rows: usize,
     /// Layers a pass goes through.
@@ -45,21 +105,22 @@ pub struct Capacity {
     pub vocab: usize,
     /// Positions a sequence may have.
     pub context: usize,
+    /// How many likeliest tokens [`Outcome::Candidates`] holds; 0 if the executor does not tell them.
+    pub candidates: usize,
 }
 
-/// Whether a pass has layers left.
+/// Whether a pass has slices left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Call `advance` again; other passes may run before.
+    /// Call `advance` again; the other lane's pass may be advanced before.
     More,
-    /// All layers and the head are done: `finish` may be called.
+    /// All layers are done: `finish` may be called.
     Done,
 }
 
 /// A model on a backend, as the engine sees it. Lives on the engine thread.
 pub trait Executor: 'static {
-    /// Rows on their way through the layers. May be left after any `advance` and resumed later; dropping it abandons the rows,
-    /// after which the sequences it touched must be `reset`.
+    /// Rows on their way through the layers. May be left after any `advance` and resumed later.
     type Pass;
     /// A failed device or memory operation. Fatal to the engine.
     type Error: std::error::Error + Send + Sync + 'static;
@@ -71,15 +132,34 @@ pub trait Executor: 'static {
     /// whatever became of the one before (it may have been abandoned in the middle of a pass, or not have been finite).
     fn reset(&mut self, slot: Slot);
 
-    /// Starts a window of the rows of `spans` (each slot at most once).
-    fn begin(&mut self, spans: &[Span<'_>]) -> Result<Self::Pass, Self::Error>;
+    /// Starts a window of the rows of `spans` (each slot at most once, and in one lane at most). The lane is free.
+    fn begin(&mut self, lane: Lane, spans: &[Span<'_>]) -> Result<Self::Pass, Self::Error>;
 
-    /// Advances by one layer.
+    /// Advances by one slice: a layer, or part of one where a whole layer takes more than some tens of milliseconds. A pass of the decode lane
+    /// may go all the way at once. No more than this one slice is still being computed on return: the engine measures the time from return to return.
     fn advance(&mut self, pass: &mut Self::Pass) -> Result<Progress, Self::Error>;
 
-    /// Takes a slot's rows out of a pass between two layers. What they have left behind is torn: the slot must be `reset`.
+    /// Takes a slot's rows out of a pass between two slices. What they have left behind is torn: the slot must be `reset`.
     fn withdraw(&mut self, pass: &mut Self::Pass, slot: Slot);
 
-    /// The logits of a finished pass, `[rows that asked, vocab] f32`, in the order of the spans.
-    fn finish(&mut self, pass: Self::Pass) -> Result<&[f32], Self::Error>;
+    /// Gives up a pass from which all rows were withdrawn.
+    fn abandon(&mut self, pass: Self::Pass) {
+        drop(pass);
+    }
+
+    /// Ends a pass whose layers are done. What became of the rows that were asked can be read until the next `finish`.
+    fn finish(&mut self, pass: Self::Pass) -> Result<(), Self::Error>;
+
+    /// What became of a row: `row` counts the rows that were asked, in the order of the spans.
+    fn outcome(&mut self, row: usize) -> Result<Outcome<'_>, Self::Error> {
+        self.logits(row).map(Outcome::Logits)
+    }
+
+    /// The logits of the same row, `[vocab] f32`, whatever was asked of it.
+    fn logits(&mut self, row: usize) -> Result<&[f32], Self::Error>;
+
+    /// The clock that slices are measured with: simulations bring their own.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 }

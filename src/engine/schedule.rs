@@ -1,13 +1,23 @@
-//! Which rows the next window holds: a pure function of what every sequence wants and what there is room for.
+//! What the engine does next: a pure function of what every sequence wants, what there is room for and what things take.
 //!
-//! Knows neither clocks, outboxes nor tokens. A sequence without credit wants nothing and so is not here.
+//! Knows neither clocks, outboxes nor tokens. A sequence without credit wants nothing, and one whose rows are under way is not here.
 //!
 //! 1. Decode rows first: all of a sequence's rows or none. If not all sequences fit, those served longest ago go first.
-//! 2. The room left, up to `chunk_rows`, is offered to prompts. The oldest is sure of half of it, so it always gets on; the
-//!    others share the other half, shortest remainder first, so a short prompt does not wait for a long one. What one side
-//!    leaves goes to the other.
+//! 2. Prompts that are short enough for a few windows ride along, as long as the window stays within half of the pause that streams
+//!    may have. If that holds for half a chunk or more, all prompts share the spare rows and the prompt lane stays empty.
+//! 3. Other prompts are read in chunks on the prompt lane, whose pass is left after any slice. Before each the question is whether
+//!    one more would make a stream wait too long; if so a decode window comes first. After a window at least one slice follows, so both
+//!    lanes get on.
+//! 4. In a chunk the oldest prompt is sure of half the rows, so it always gets on; the others share the other half, shortest
+//!    remainder first, so a short prompt does not wait for a long one. What one side leaves goes to the other.
 
-use super::{executor::Slot, sequence::Want};
+use std::time::Duration;
+
+use super::{
+    costs::{Costs, step_down},
+    executor::Slot,
+    sequence::Want,
+};
 
 /// What one sequence wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,15 +28,19 @@ pub struct Demand {
     pub arrival: u64,
     /// When it last had a share; grows from share to share. 0 if it never had.
     pub served: u64,
+    /// How long it has been waiting: since its last window, its admission, or since its reader had room again.
+    pub waited: Duration,
     /// The rows it could use.
     pub want: Want,
 }
 
-/// What a window may hold.
+/// What windows may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Rows.
+    /// Rows on the prompt lane.
     pub rows: usize,
+    /// Rows on the decode lane.
+    pub decode_rows: usize,
     /// Rows with logits.
     pub logits_rows: usize,
     /// Prompt rows, of all prompts together.
@@ -42,54 +56,214 @@ pub struct Share {
     pub rows: usize,
 }
 
-/// Fills `plan` with the shares of the next window; it stays empty if nobody wants or may have a row.
-///
-/// Reorders `demands`. `plan` is the caller's so that it can be used again.
-pub fn schedule(demands: &mut [Demand], mut room: Room, plan: &mut Vec<Share>) {
-    plan.clear();
-    demands.sort_unstable_by_key(|d| (d.served, d.arrival));
-    share_decode(demands, &mut room, plan);
-    demands.sort_unstable_by_key(|d| (left(d), d.arrival));
-    share_prompts(demands, room, plan);
+/// Where the engine stands between two slices, and the numbers it decides by.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    /// What windows may hold.
+    pub room: Room,
+    /// What things take.
+    pub costs: &'a Costs,
+    /// The pause that a running stream may have because of others.
+    pub gap_max: Duration,
+    /// Rows of the pass under way on the prompt lane.
+    pub pass_rows: Option<usize>,
+    /// Whether no slice has followed the last decode window.
+    pub slice_owed: bool,
 }
 
-fn share_decode(demands: &[Demand], room: &mut Room, plan: &mut Vec<Share>) {
-    for demand in demands {
-        let Want::Decode { rows } = demand.want else {
-            continue;
-        };
-        if rows <= room.rows.min(room.logits_rows) {
-            room.rows -= rows;
-            room.logits_rows -= rows;
-            plan.push(Share {
-                slot: demand.slot,
-                rows,
-            });
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Begin the planned window on the decode lane.
+    Window,
+    /// Begin the planned chunk on the prompt lane.
+    Chunk,
+    /// Advance the pass under way on the prompt lane.
+    Slice,
+    /// Nobody wants or may have a row.
+    Nothing,
+}
+
+/// Decides, and fills `plan` with the shares of the window or chunk that is to begin.
+///
+/// Reorders `demands` and crosses out whoever rides. `plan` is the caller's so that it can be used again.
+pub fn schedule(demands: &mut [Demand], now: &Situation<'_>, plan: &mut Vec<Share>) -> Next {
+    plan.clear();
+    demands.sort_unstable_by_key(|d| (d.served, d.arrival));
+    let mut window = Window::new(now);
+    window.share_decode(demands, plan);
+    demands.sort_unstable_by_key(|d| (left(d), d.arrival));
+    if window.rows > 0 || now.pass_rows.is_some() {
+        window.share_prompts(demands, plan);
+    }
+    // What did not find a place there goes on the prompt lane.
+    let (next, rows) = match now.pass_rows {
+        Some(rows) => (Next::Slice, rows),
+        None => {
+            let limit = (window.rows > 0).then_some(window.limit);
+            (Next::Chunk, now.chunk_rows(left_of_all(demands), limit))
         }
+    };
+    match (plan.is_empty(), rows) {
+        (true, 0) => return Next::Nothing,
+        (false, 0) => return Next::Window,
+        (false, rows) if !now.slice_owed && window.is_due(rows) => return Next::Window,
+        _ => plan.clear(),
+    }
+    if next == Next::Chunk {
+        share_chunk(demands, rows, now.room.logits_rows, plan);
+    }
+    next
+}
+
+impl Situation<'_> {
+    /// Rows of a chunk for the prompt lane, beside streams that may pause for `limit`, if there are any.
+    ///
+    /// Then a slice should take no more than half of that. Of the parts of a chunk the largest is taken that is sure not to, or that
+    /// has not been measured while half of it has been and does not. If none is, the smallest, unless that hardly helps.
+    fn chunk_rows(&self, wanted: usize, limit: Option<Duration>) -> usize {
+        let most = wanted.min(self.room.chunk_rows).min(self.room.rows);
+        let Some(limit) = limit else {
+            return most;
+        };
+        let costs = self.costs;
+        let tries = |rows| {
+            let half = costs.measured_slice(step_down(rows));
+            costs.measured_slice(rows).is_none() && half.is_some_and(|half| half <= limit / 2)
+        };
+        let parts = CHUNK_PARTS.map(|part| most.div_ceil(part));
+        let short = |rows: &usize| costs.slice(*rows) <= limit / 2 || tries(*rows);
+        let least = parts[CHUNK_PARTS.len() - 1];
+        let found = parts.into_iter().find(short);
+        let measured = costs.measured_slice(most).zip(costs.measured_slice(least));
+        found.unwrap_or(match measured {
+            Some((whole, part)) if whole <= 2 * part => most,
+            _ => least,
+        })
     }
 }
 
-/// `demands` are sorted by the prompt rows left.
-fn share_prompts(demands: &[Demand], mut room: Room, plan: &mut Vec<Share>) {
+/// Parts of a chunk that may be taken beside streams, largest first.
+const CHUNK_PARTS: [usize; 4] = [1, 2, 4, 8];
+
+/// Windows in which a prompt may be read to the end, rather than wait for its turn on the prompt lane.
+const RIDES_MAX: usize = 4;
+
+/// The window of the decode lane that could be begun.
+struct Window<'a> {
+    now: &'a Situation<'a>,
+    /// In it so far.
+    rows: usize,
+    /// Rows with logits that still fit.
+    logits_rows: usize,
+    /// The longest that somebody in it has waited.
+    waited: Duration,
+    /// The pause that its streams may have.
+    limit: Duration,
+}
+
+impl<'a> Window<'a> {
+    fn new(now: &'a Situation<'a>) -> Self {
+        Self {
+            now,
+            rows: 0,
+            logits_rows: now.room.logits_rows,
+            waited: Duration::ZERO,
+            limit: now.gap_max,
+        }
+    }
+
+    fn share_decode(&mut self, demands: &[Demand], plan: &mut Vec<Share>) {
+        for demand in demands {
+            let Want::Decode { rows } = demand.want else {
+                continue;
+            };
+            if self.rows + rows <= self.now.room.decode_rows && rows <= self.logits_rows {
+                self.logits_rows -= rows;
+                self.put(demand, rows, plan);
+            }
+        }
+        // Where windows alone take most of the pause, prompts still have most of the time.
+        self.limit = self.limit.max(3 * self.now.costs.window(self.rows));
+    }
+
+    /// Shares spare rows out to prompts and crosses out whoever is in, or need not be read on the prompt lane.
+    fn share_prompts(&mut self, demands: &mut [Demand], plan: &mut Vec<Share>) {
+        let mut spare = self.spare();
+        let chunk = left_of_all(demands).min(self.now.room.chunk_rows);
+        let all = self.now.pass_rows.is_none() && chunk.div_ceil(2) <= spare;
+        if all && chunk > 0 && self.logits_rows > 0 {
+            let first = plan.len();
+            share_chunk(demands, chunk.min(spare), self.logits_rows, plan);
+            self.rows += plan[first..].iter().map(|share| share.rows).sum::<usize>();
+            demands
+                .iter_mut()
+                .for_each(|demand| demand.want = Want::Nothing);
+            return;
+        }
+        let most = RIDES_MAX.saturating_mul(spare);
+        for demand in demands {
+            let left = left(demand);
+            let mut rows = left.min(spare);
+            if rows == left && self.logits_rows == 0 {
+                rows = rows.saturating_sub(1); // its last row waits for a window with logits to spare
+            }
+            if left <= most && rows > 0 {
+                spare -= rows;
+                self.logits_rows -= usize::from(rows == left);
+                self.put(demand, rows, plan);
+                demand.want = Want::Nothing;
+            }
+        }
+    }
+
+    fn put(&mut self, demand: &Demand, rows: usize, plan: &mut Vec<Share>) {
+        self.rows += rows;
+        self.waited = self.waited.max(demand.waited);
+        plan.push(Share {
+            slot: demand.slot,
+            rows,
+        });
+    }
+
+    /// Prompt rows with which the window takes no more than half of the pause.
+    fn spare(&self) -> usize {
+        let mut rows = self.now.room.decode_rows;
+        while rows > self.rows && self.now.costs.window(rows) > self.limit / 2 {
+            rows = step_down(rows);
+        }
+        rows.saturating_sub(self.rows)
+    }
+
+    /// Whether it would end too late after one more slice of a pass of so many rows. That slice counts twice, because a device may be
+    /// behind by one, and a tenth of the pause is left for what comes between.
+    fn is_due(&self, pass_rows: usize) -> bool {
+        let costs = self.now.costs;
+        let slices = 2 * costs.slice(pass_rows);
+        self.waited + slices + costs.window(self.rows) > self.limit * 9 / 10
+    }
+}
+
+/// Shares `rows` rows out to prompts. `demands` are sorted by the prompt rows left.
+fn share_chunk(demands: &[Demand], rows: usize, mut logits_rows: usize, plan: &mut Vec<Share>) {
     let prompts = demands.iter().filter(|d| left(d) > 0);
     let Some(oldest) = prompts.clone().min_by_key(|d| d.arrival) else {
         return;
     };
     let others = prompts.filter(|d| d.slot != oldest.slot);
-    let budget = room.rows.min(room.chunk_rows);
     let wanted = others
         .clone()
         .fold(0, |sum: usize, d| sum.saturating_add(left(d)));
     // Half, rounded up, and what the others cannot use of theirs.
-    let first = left(oldest).min(budget - (budget / 2).min(wanted));
-    let mut rest = budget;
+    let first = left(oldest).min(rows - (rows / 2).min(wanted));
+    let mut rest = rows;
     for (demand, rows_max) in std::iter::once((oldest, first)).chain(others.map(|d| (d, left(d)))) {
         let mut rows = rows_max.min(rest);
         let completes = rows > 0 && rows == left(demand);
-        if completes && room.logits_rows == 0 {
+        if completes && logits_rows == 0 {
             rows -= 1; // its last row waits for a window with logits to spare
         } else if completes {
-            room.logits_rows -= 1;
+            logits_rows -= 1;
         }
         rest -= rows;
         if rows > 0 {
@@ -108,204 +282,10 @@ fn left(demand: &Demand) -> usize {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const ROOM: Room = Room {
-        rows: 64,
-        logits_rows: 8,
-        chunk_rows: 32,
-    };
-
-    fn demand(slot: usize, want: Want) -> Demand {
-        Demand {
-            slot: Slot(slot as u32),
-            arrival: slot as u64,
-            served: 0,
-            want,
-        }
-    }
-
-    fn plan(demands: &[Demand], room: Room) -> Vec<Share> {
-        let mut plan = vec![Share {
-            slot: Slot(9),
-            rows: 9,
-        }]; // of the window before
-        schedule(&mut demands.to_vec(), room, &mut plan);
-        plan
-    }
-
-    /// What slots 0, 1, ... want in the order of their arrival, and the (slot, rows) they get.
-    fn check(room: Room, wants: &[Want], expected: &[(u32, usize)]) {
-        let demands: Vec<_> = wants
-            .iter()
-            .enumerate()
-            .map(|(slot, want)| demand(slot, *want))
-            .collect();
-        let plan: Vec<_> = plan(&demands, room)
-            .iter()
-            .map(|share| (share.slot.0, share.rows))
-            .collect();
-        assert_eq!(plan, expected, "{wants:?} in {room:?}");
-    }
-
-    #[test]
-    fn shares() {
-        use Want::{Nothing as N, Prompt};
-        let p = |left| Prompt { left };
-        let d = Want::Decode { rows: 1 };
-        // Nothing to do.
-        check(ROOM, &[], &[]);
-        check(ROOM, &[N, N], &[]);
-        // Decode rows first, all of them, whoever came first.
-        check(ROOM, &[d, N, d], &[(0, 1), (2, 1)]);
-        check(ROOM, &[p(5), d, d], &[(1, 1), (2, 1), (0, 5)]);
-        // A sequence with drafts brings all its rows or stays out; rows per slot differ.
-        let drafted = Want::Decode { rows: 4 };
-        check(ROOM, &[d, drafted, d], &[(0, 1), (1, 4), (2, 1)]);
-        check(
-            Room { rows: 4, ..ROOM },
-            &[d, drafted, d],
-            &[(0, 1), (2, 1)],
-        );
-        check(
-            Room {
-                logits_rows: 4,
-                ..ROOM
-            },
-            &[drafted, d],
-            &[(0, 4)],
-        );
-        // A prompt has what is left of the window, up to the chunk.
-        check(ROOM, &[p(100)], &[(0, 32)]);
-        check(Room { rows: 10, ..ROOM }, &[p(100), d], &[(1, 1), (0, 9)]);
-        check(Room { rows: 1, ..ROOM }, &[p(100), d], &[(1, 1)]);
-        // Half for the oldest, and the shortest first in the other half.
-        check(ROOM, &[p(100), p(90), p(5)], &[(0, 16), (2, 5), (1, 11)]);
-        check(ROOM, &[p(100), p(4), p(5)], &[(0, 23), (1, 4), (2, 5)]);
-        check(ROOM, &[p(3), p(90), p(80)], &[(0, 3), (2, 29)]);
-        check(ROOM, &[p(3), p(4), p(5)], &[(0, 3), (1, 4), (2, 5)]);
-        check(
-            Room {
-                chunk_rows: 1,
-                ..ROOM
-            },
-            &[p(9), p(1)],
-            &[(0, 1)],
-        );
-        check(
-            Room {
-                chunk_rows: 3,
-                ..ROOM
-            },
-            &[p(9), p(9)],
-            &[(0, 2), (1, 1)],
-        );
-        // Equal remainders: the older one.
-        check(ROOM, &[p(99), p(20), p(20)], &[(0, 16), (1, 16)]);
-        // A prompt that would complete without room for its logits keeps a row back.
-        check(
-            Room {
-                logits_rows: 1,
-                ..ROOM
-            },
-            &[p(5), d],
-            &[(1, 1), (0, 4)],
-        );
-        check(
-            Room {
-                logits_rows: 1,
-                ..ROOM
-            },
-            &[p(5), p(6)],
-            &[(0, 5), (1, 5)],
-        );
-        check(
-            Room {
-                logits_rows: 1,
-                ..ROOM
-            },
-            &[p(1), d],
-            &[(1, 1)],
-        );
-        // The largest numbers there are.
-        let all = Room {
-            rows: usize::MAX,
-            logits_rows: usize::MAX,
-            chunk_rows: usize::MAX,
-        };
-        check(
-            all,
-            &[p(usize::MAX), p(usize::MAX)],
-            &[(0, usize::MAX / 2 + 1), (1, usize::MAX / 2)],
-        );
-    }
-
-    #[test]
-    fn too_many_decoders_take_turns() {
-        let room = Room { rows: 2, ..ROOM };
-        let mut demands: Vec<_> = (0..5)
-            .map(|slot| demand(slot, Want::Decode { rows: 1 }))
-            .collect();
-        let mut counts = [0; 5];
-        let shares = |demands: &[Demand]| plan(demands, room).into_iter();
-        let mut served = 0;
-        for _window in 0..50 {
-            for share in shares(&demands) {
-                served += 1;
-                let slot = share.slot.0 as usize;
-                counts[slot] += 1;
-                demands[slot].served = served;
-            }
-        }
-        assert_eq!(counts, [20; 5]);
-    }
-
-    fn wants() -> impl Strategy<Value = Vec<Want>> {
-        let want = prop_oneof![
-            (1usize..5).prop_map(|rows| Want::Decode { rows }),
-            (1usize..300).prop_map(|left| Want::Prompt { left }),
-            Just(Want::Nothing),
-        ];
-        prop::collection::vec(want, 0..12)
-    }
-
-    proptest! {
-        #[test]
-        fn any_demands_in_any_room(
-            wants in wants(), rows in 1usize..200, logits_rows in 1usize..12, chunk_rows in 1usize..200,
-        ) {
-            let room = Room { rows, logits_rows, chunk_rows };
-            let demands: Vec<_> = wants.iter().enumerate().map(|(i, want)| demand(i, *want)).collect();
-            let plan = plan(&demands, room);
-            let (mut all, mut prompt, mut logits) = (0, 0, 0);
-            for (i, share) in plan.iter().enumerate() {
-                assert!(plan[..i].iter().all(|other| other.slot != share.slot), "twice in {plan:?}");
-                all += share.rows;
-                match wants[share.slot.0 as usize] {
-                    Want::Nothing => panic!("rows for nobody in {plan:?}"),
-                    Want::Decode { rows } => {
-                        assert_eq!(rows, share.rows);
-                        logits += rows;
-                    }
-                    Want::Prompt { left } => {
-                        assert!((1..=left).contains(&share.rows));
-                        prompt += share.rows;
-                        logits += usize::from(share.rows == left);
-                    }
-                }
-            }
-            assert!(all <= rows && prompt <= chunk_rows && logits <= logits_rows, "{plan:?} in {room:?}");
-            // Somebody gets on whenever anybody could.
-            let possible = |want: &Want| match want {
-                Want::Decode { rows } => *rows <= room.rows.min(room.logits_rows),
-                Want::Prompt { .. } => true,
-                Want::Nothing => false,
-            };
-            assert_eq!(plan.is_empty(), !wants.iter().any(possible), "{wants:?} in {room:?}");
-        }
-    }
+fn left_of_all(demands: &[Demand]) -> usize {
+    let lefts = demands.iter().map(left);
+    lefts.fold(0, usize::saturating_add)
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,16 +12,22 @@ use super::{
     steps::StepLog,
 };
 
+/// The pause that a running stream may have because of others, where nobody says.
+pub(super) const GAP_MAX: Duration = Duration::from_millis(150);
+
 /// What can be set about the engine. How many slots, pages and rows there are is the executor's to say.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
     /// Requests that may wait when all slots are taken.
     pub queue: usize,
-    /// Prompt rows in one window, of all prompts together.
-    pub chunk_rows: usize,
+    /// Prompt rows in one window, of all prompts together; `None` is as many as the executor's windows hold.
+    pub chunk_rows: Option<usize>,
+    /// The pause that a running stream may have because of others; three times what its windows take if that is more. `None` is
+    /// the backend's own target.
+    pub gap_max: Option<Duration>,
     /// Tokens that a reader may leave unread before his sequence is parked.
     pub outbox_tokens: usize,
-    /// A layer that takes longer means that the engine is stuck.
+    /// A slice that takes longer means that the engine is stuck.
     pub stuck_after: Duration,
     /// Where to write one JSON line a window.
     pub step_stats: Option<PathBuf>,
@@ -31,7 +37,8 @@ impl Default for EngineSettings {
     fn default() -> Self {
         Self {
             queue: 64,
-            chunk_rows: 128,
+            chunk_rows: None,
+            gap_max: None,
             outbox_tokens: 32,
             stuck_after: Duration::from_secs(30),
             step_stats: None,
@@ -65,11 +72,16 @@ pub enum SettingsError {
 impl EngineSettings {
     pub(super) fn check(&self, capacity: &Capacity) -> Result<(), SettingsError> {
         let needs = [
-            ("chunk_rows", self.chunk_rows, 1),
+            ("chunk_rows", self.chunk_rows.unwrap_or(1), 1),
             ("outbox_tokens", self.outbox_tokens, 1),
             ("the model's slots", capacity.slots, 1),
             ("the model's KV pages", capacity.pages, 1),
             ("the model's rows per window", capacity.rows, 1),
+            (
+                "the model's rows per decode window",
+                capacity.decode_rows,
+                1,
+            ),
             (
                 "the model's rows with logits per window",
                 capacity.logits_rows,

@@ -12,8 +12,9 @@ use std::{
 
 use super::{
     Engine, EngineSettings, Handle, SettingsError, Turn,
+    costs::Costs,
     event::Inbox,
-    executor::{Executor, PageId, Progress, Slot, Span},
+    executor::{Ask, Executor, Lane, PageId, Progress, Slot, Span},
     request::Token,
     stats::Board,
 };
@@ -34,8 +35,8 @@ pub enum StartError<B: Error + 'static, E: Error + 'static> {
     #[error(transparent)]
     Settings(SettingsError),
     /// The model failed to generate a token.
-    #[error("the warm-up generation failed")]
-    WarmUp(#[source] E),
+    #[error("the warm-up generation failed: {0}")]
+    WarmUp(E),
     /// The thread panicked on the way.
     #[error("the engine's thread ended before it was ready")]
     Vanished,
@@ -124,7 +125,7 @@ fn prepare<E: Executor, B: Error>(
 ) -> Result<(Engine<E>, Handle), StartError<B, E::Error>> {
     let executor = build().map_err(StartError::Build)?;
     let (mut engine, handle) = Engine::new(executor, settings).map_err(StartError::Settings)?;
-    warm_up(&mut engine.executor, settings.chunk_rows).map_err(StartError::WarmUp)?;
+    warm_up(&mut engine.executor, &mut engine.costs).map_err(StartError::WarmUp)?;
     Ok((engine, handle))
 }
 
@@ -145,29 +146,38 @@ fn run<E: Executor>(mut engine: Engine<E>) {
     }
 }
 
-/// Reads a few rows and writes a token, so that whatever fails on first use fails before anybody asks.
-fn warm_up<E: Executor>(executor: &mut E, chunk_rows: usize) -> Result<(), E::Error> {
+/// Reads a few rows and writes a token, so that whatever fails on first use fails before anybody asks. What that takes is a first,
+/// cautious measure of what things cost.
+fn warm_up<E: Executor>(executor: &mut E, costs: &mut Costs) -> Result<(), E::Error> {
     let capacity = executor.capacity();
-    let prompt_rows = WARM_UP_ROWS
-        .min(chunk_rows)
-        .min(capacity.rows)
-        .min(capacity.context - 1);
+    let prompt_rows = WARM_UP_ROWS.min(capacity.context - 1);
     let tokens: Vec<Token> = (0..capacity.vocab as Token)
         .cycle()
         .take(prompt_rows + 1)
         .collect();
     let (prompt, next) = tokens.split_at(prompt_rows);
     executor.reset(Slot(0));
-    for (first, tokens) in [(0, prompt), (prompt_rows as u32, next)] {
-        let mut pass = executor.begin(&[Span {
+    for (lane, first, tokens) in [
+        (Lane::Prompt, 0, prompt),
+        (Lane::Decode, prompt_rows as u32, next),
+    ] {
+        let span = Span {
             slot: Slot(0),
             first,
             tokens,
             pages: &[PageId(0)],
             logits: 1,
-        }])?;
+            ask: Ask::Logits,
+        };
+        let begun = executor.now();
+        let mut pass = executor.begin(lane, &[span])?;
         while executor.advance(&mut pass)? == Progress::More {}
-        let logits = executor.finish(pass)?;
+        executor.finish(pass)?;
+        if lane == Lane::Decode {
+            // Of the second window, whose weights may be in memory already.
+            costs.note_window(1, executor.now() - begun);
+        }
+        let logits = executor.logits(0)?;
         if !logits.iter().all(|l| l.is_finite()) {
             tracing::warn!(
                 first,

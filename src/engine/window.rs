@@ -1,6 +1,6 @@
 //! Windows: from what sequences want to a pass, and from a finished pass to tokens.
 //!
-//! A pass may be left after any layer, so everything it will be asked for later travels with it.
+//! A pass may be left after any slice, so everything it will be asked for later travels with it.
 
 use std::{
     mem,
@@ -9,9 +9,10 @@ use std::{
 
 use super::{
     Engine, Turn,
-    active::{Active, Ending},
-    executor::{Executor, Span},
-    schedule::{Share, schedule},
+    active::{Active, Choice, Ending},
+    executor::{Executor, Lane, Outcome, Progress, Span},
+    request::EngineError,
+    schedule::{Next, Share, Situation, schedule},
     steps::Step,
 };
 
@@ -70,9 +71,9 @@ impl Census {
 /// Where a window's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// Freeing, admitting and choosing rows.
+    /// Admitting and choosing rows.
     pub schedule: Duration,
-    /// In the executor, and between its layers.
+    /// In the executor.
     pub compute: Duration,
     /// Choosing tokens.
     pub sample: Duration,
@@ -91,66 +92,121 @@ impl Parts {
 pub(super) struct Flight<P> {
     pub(super) pass: P,
     /// Whose rows it holds, in the order of the executor's spans.
-    pub(super) shares: Vec<Share>,
-    pub(super) census: Census,
+    shares: Vec<Share>,
+    census: Census,
     /// What its scheduling took.
-    pub(super) schedule: Duration,
-    /// When the executor got it.
-    pub(super) begun: Instant,
+    schedule: Duration,
+    /// What it has taken so far: beginning and slices, without what came between.
+    compute: Duration,
+}
+
+impl<P> Flight<P> {
+    fn rows(&self) -> usize {
+        self.shares.iter().map(|share| share.rows).sum()
+    }
 }
 
 impl<E: Executor> Engine<E> {
-    /// Frees and admits, then begins a pass with the rows that are wanted.
-    pub(super) fn begin(&mut self) -> Result<Turn, E::Error> {
-        let started = Instant::now();
-        self.release_cancelled();
+    /// Admits, then begins or advances what the schedule says. No window of the decode lane is under way.
+    pub(super) fn choose_work(&mut self) -> Result<Turn, E::Error> {
+        let started = self.executor.now();
         self.admit();
+        let waiting = self.active.iter_mut().flatten();
+        let waiting = waiting.filter(|active| !active.reading);
         self.demands.clear();
         self.demands
-            .extend(self.active.iter().flatten().map(Active::demand));
-        let mut shares = mem::take(&mut self.shares);
-        schedule(&mut self.demands, self.room, &mut shares);
-        if shares.is_empty() {
-            self.shares = shares;
-            return Ok(Turn::Idle);
+            .extend(waiting.map(|active| active.demand(started)));
+        let now = Situation {
+            room: self.room,
+            costs: &self.costs,
+            gap_max: self.gap_max,
+            pass_rows: self.flights[Lane::Prompt as usize]
+                .as_ref()
+                .map(Flight::rows),
+            slice_owed: self.slice_owed,
+        };
+        match schedule(&mut self.demands, &now, &mut self.plan) {
+            Next::Window => self.begin(Lane::Decode, started),
+            Next::Chunk => self.begin(Lane::Prompt, started),
+            Next::Slice => self.advance(Lane::Prompt),
+            Next::Nothing => Ok(Turn::Idle),
         }
-        self.windows += 1;
+    }
+
+    /// Begins a pass with the planned rows on a free lane.
+    fn begin(&mut self, lane: Lane, started: Instant) -> Result<Turn, E::Error> {
         self.board.progress(true); // from here on the executor owes a sign
-        let begun = Instant::now();
-        let census = self.serve(&shares, begun);
+        let begun = self.executor.now();
+        let mut shares = mem::take(&mut self.shares[lane as usize]);
+        mem::swap(&mut shares, &mut self.plan);
+        let census = self.serve(lane, &shares, begun);
         let active = &self.active;
+        let candidates = self.board.capacity.candidates;
         let spans: Vec<Span<'_>> = shares
             .iter()
-            .filter_map(|share| Some(active[share.slot.0 as usize].as_ref()?.span(share.rows)))
+            .filter_map(|share| {
+                let active = active[share.slot.0 as usize].as_ref()?;
+                Some(active.span(share.rows, candidates))
+            })
             .collect();
-        let pass = self.executor.begin(&spans)?;
-        self.flight = Some(Flight {
+        let pass = self.executor.begin(lane, &spans)?;
+        self.flights[lane as usize] = Some(Flight {
             pass,
             shares,
             census,
             schedule: begun - started,
-            begun,
+            compute: self.executor.now() - begun,
         });
         Ok(Turn::Busy)
     }
 
-    /// Takes the rows that nobody waits for any more out of the pass, and frees what their sequences hold.
-    pub(super) fn withdraw_cancelled(&mut self, flight: &mut Flight<E::Pass>) {
-        let mut shares = mem::take(&mut flight.shares);
-        shares.retain(|share| {
-            let slot = share.slot.0 as usize;
-            let cancelled = self.active[slot].as_ref().is_none_or(Active::is_cancelled);
-            if cancelled {
-                self.executor.withdraw(&mut flight.pass, share.slot);
-                self.release(slot, Ending::Cancelled);
+    /// Advances a lane's pass by a slice, and completes it with the last.
+    pub(super) fn advance(&mut self, lane: Lane) -> Result<Turn, E::Error> {
+        let Some(mut flight) = self.flights[lane as usize].take() else {
+            return Ok(Turn::Busy);
+        };
+        let rows = flight.rows();
+        let started = self.executor.now();
+        let progress = self.executor.advance(&mut flight.pass)?;
+        flight.compute += self.executor.now() - started;
+        match progress {
+            Progress::More => self.flights[lane as usize] = Some(flight),
+            Progress::Done => self.complete(lane, flight)?,
+        }
+        if lane == Lane::Prompt {
+            self.costs.note_slice(rows, self.executor.now() - started);
+        }
+        self.slice_owed = lane == Lane::Decode;
+        Ok(Turn::Busy)
+    }
+
+    /// Takes the rows that nobody waits for any more out of the passes, and frees what their sequences hold.
+    pub(super) fn withdraw_cancelled(&mut self) {
+        for lane in [Lane::Decode, Lane::Prompt] {
+            let Some(mut flight) = self.flights[lane as usize].take() else {
+                continue;
+            };
+            let mut shares = mem::take(&mut flight.shares);
+            shares.retain(|share| {
+                let slot = share.slot.0 as usize;
+                let cancelled = self.active[slot].as_ref().is_none_or(Active::is_cancelled);
+                if cancelled {
+                    self.executor.withdraw(&mut flight.pass, share.slot);
+                    self.release(slot, Ending::Cancelled);
+                }
+                !cancelled
+            });
+            if shares.is_empty() {
+                self.executor.abandon(flight.pass);
+                self.shares[lane as usize] = shares;
+            } else {
+                self.flights[lane as usize] = Some(Flight { shares, ..flight });
             }
-            !cancelled
-        });
-        flight.shares = shares;
+        }
     }
 
     /// Notes whom the window serves and counts its rows.
-    fn serve(&mut self, shares: &[Share], now: Instant) -> Census {
+    fn serve(&mut self, lane: Lane, shares: &[Share], now: Instant) -> Census {
         let mut census = Census::default();
         for share in shares {
             if let Some(active) = &mut self.active[share.slot.0 as usize] {
@@ -159,38 +215,60 @@ impl<E: Executor> Engine<E> {
                 census.prompt_rows += prompt_rows;
                 census.decode_rows += share.rows - prompt_rows;
                 self.served += 1;
-                active.serve(self.served, now);
+                active.serve(lane, self.served, now);
             }
         }
         census
     }
 
     /// Turns a finished pass into tokens.
-    pub(super) fn complete(&mut self, flight: Flight<E::Pass>) -> Result<(), E::Error> {
-        let vocab = self.board.capacity.vocab;
-        let logits = self.executor.finish(flight.pass)?;
-        let computed = Instant::now();
-        let mut rows = logits.chunks_exact(vocab);
+    fn complete(&mut self, lane: Lane, flight: Flight<E::Pass>) -> Result<(), E::Error> {
+        let (rows, begun) = (flight.rows(), self.executor.now());
+        self.executor.finish(flight.pass)?;
+        let computed = self.executor.now();
+        let mut row = 0;
         for share in &flight.shares {
-            let active = self.active[share.slot.0 as usize].as_mut();
-            self.choices.push(active.and_then(|active| {
-                let asked = active.span(share.rows).logits > 0;
-                active.request.sequence.advance(share.rows);
-                let row = asked.then(|| rows.next().expect("a row of logits for each asked"))?;
-                Some(active.choose(row, &mut self.scratch))
-            }));
+            let slot = share.slot.0 as usize;
+            let mut choice = None;
+            if let Some(active) = &mut self.active[slot] {
+                let asks = active.asks(share.rows);
+                active.advance(share.rows, computed);
+                if asks {
+                    choice = self.choose(slot, row)?;
+                    row += 1;
+                }
+            }
+            self.choices.push(choice);
         }
-        let sampled = Instant::now();
+        let sampled = self.executor.now();
         let generated = self.emit(&flight.shares, sampled);
         let parts = Parts {
             schedule: flight.schedule,
-            compute: computed - flight.begun,
+            compute: flight.compute + (computed - begun),
             sample: sampled - computed,
-            emit: sampled.elapsed(),
+            emit: self.executor.now() - sampled,
         };
+        self.costs.note_window(rows, parts.total());
         self.tell(flight.census, generated, parts);
-        self.shares = flight.shares;
+        self.shares[lane as usize] = flight.shares;
         Ok(())
+    }
+
+    /// A sequence's next token, by what became of the `row`th row that was asked.
+    fn choose(
+        &mut self,
+        slot: usize,
+        row: usize,
+    ) -> Result<Option<Result<Choice, EngineError>>, E::Error> {
+        let Some(active) = &self.active[slot] else {
+            return Ok(None);
+        };
+        let choice = active.choose(self.executor.outcome(row)?, &mut self.scratch);
+        if choice.is_some() {
+            return Ok(choice);
+        }
+        let logits = self.executor.logits(row)?;
+        Ok(active.choose(Outcome::Logits(logits), &mut self.scratch))
     }
 
     /// Hands out the choices and frees who is done; returns how many tokens there were.
@@ -218,6 +296,7 @@ impl<E: Executor> Engine<E> {
     }
 
     fn tell(&mut self, census: Census, generated: usize, parts: Parts) {
+        self.windows += 1;
         self.board.count_window(census.prompt_rows, generated);
         self.meters.window(&census, generated, &parts);
         if let Some(steps) = &self.steps {

@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::{Act, AttentionNeeds, Backend, ExpertSource, MatrixSource, Needs, shape::DeltaShape},
+    backend::{
+        Act, Backend, ExpertSource, MatrixSource, Needs, RouteShape,
+        shape::{AttentionShape, DeltaShape},
+    },
     gguf::{Gguf, GgufError, Tensor},
     quant::{self, BlockType},
 };
@@ -189,8 +192,8 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// One more layer with keys and values; which.
-    pub fn kv(&mut self, needs: AttentionNeeds) -> usize {
-        self.needs.attention.push(needs);
+    pub fn kv(&mut self, shape: AttentionShape) -> usize {
+        self.needs.attention.push(shape);
         self.needs.attention.len() - 1
     }
 
@@ -200,9 +203,20 @@ impl<B: Backend> Loader<'_, B> {
         self.needs.delta.len() - 1
     }
 
-    /// A row uses this many experts of a layer.
-    pub fn uses_experts(&mut self, used: usize) {
-        self.needs.experts_used = self.needs.experts_used.max(used);
+    /// A layer chooses experts like this.
+    pub fn routes(&mut self, shape: RouteShape) {
+        self.needs.experts_used = self.needs.experts_used.max(shape.used);
+        if !self.needs.routes.contains(&shape) {
+            self.needs.routes.push(shape);
+        }
+    }
+
+    /// The intermediate of an expert that is chosen is this wide.
+    pub fn routed_width(&mut self, width: usize) {
+        if !self.needs.routed_widths.contains(&width) {
+            self.needs.routed_widths.push(width);
+        }
+        self.expert_width(width);
     }
 
     /// An expert's intermediate is this wide.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Model, Runner, family, loader::LoadError};
 use crate::{
     backend::{Backend, Needs, Room, shape::KvType},
-    engine::{Engine, Handle, StartError, Stopper, executor::PAGE_TOKENS},
+    engine::{Engine, EngineSettings, Handle, StartError, Stopper, executor::PAGE_TOKENS},
     gguf::Gguf,
     quant::BlockType,
     settings::ModelSettings,
@@ -20,9 +20,9 @@ pub enum BuildError<E: std::error::Error + 'static> {
     /// The file.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The backend could not allocate what the plan asks for.
-    #[error("the memory that `tidegate plan` shows could not be allocated: {0}")]
-    Allocate(#[source] E),
+    /// The backend could not allocate what the plan asks for, or lacks what it needs to compute.
+    #[error(transparent)]
+    Allocate(E),
 }
 
 /// Why no engine runs on backend `B`.
@@ -51,7 +51,7 @@ impl<B: Backend> Prepared<B> {
             .unwrap_or(CONTEXT_DEFAULT)
             .min(model.context());
         Ok(Self {
-            room: room(
+            room: room::<B>(
                 settings,
                 context,
                 settings.kv.unwrap_or_else(|| natural_kv(file)),
@@ -72,6 +72,11 @@ impl<B: Backend> Prepared<B> {
         &self.room
     }
 
+    /// How much of everything there would be on another backend.
+    pub fn room_on<C: Backend>(&self, settings: &ModelSettings) -> Room {
+        room::<C>(settings, self.context, self.room.kv_type)
+    }
+
     /// **Units**: tokens. Room for one sequence.
     pub fn context(&self) -> usize {
         self.context
@@ -82,15 +87,22 @@ impl<B: Backend> Prepared<B> {
     }
 }
 
-/// Every slot can decode in the window that reads a whole chunk, and every slot's context fits at the same time.
-fn room(settings: &ModelSettings, context: usize, kv_type: KvType) -> Room {
+/// Every slot can decode in one window, with room for prompt rows beside, and every slot's context fits at the same time.
+fn room<B: Backend>(settings: &ModelSettings, context: usize, kv_type: KvType) -> Room {
+    let chunk_rows = chunk_rows::<B>(settings);
+    let decode_rows = settings.slots + chunk_rows.min(B::SPARE_ROWS);
     Room {
-        rows: settings.engine.chunk_rows + settings.slots,
+        rows: chunk_rows.max(decode_rows),
+        decode_rows,
         logits_rows: settings.slots,
         slots: settings.slots,
         pages: settings.slots * context.div_ceil(PAGE_TOKENS),
         kv_type,
     }
+}
+
+fn chunk_rows<B: Backend>(settings: &ModelSettings) -> usize {
+    settings.engine.chunk_rows.unwrap_or(B::CHUNK_ROWS)
 }
 
 /// Keys and values of an unquantised file are kept as exact as its weights; f16 has not the range of BF16.
@@ -119,5 +131,10 @@ pub fn start<B: Backend>(
             .run()
             .map_err(BuildError::Allocate)
     };
-    Engine::start(build, settings.engine.clone())
+    let engine = EngineSettings {
+        chunk_rows: Some(chunk_rows::<B>(settings)),
+        gap_max: Some(settings.engine.gap_max.unwrap_or(B::GAP_MAX)),
+        ..settings.engine.clone()
+    };
+    Engine::start(build, engine)
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     backend::Backend,
     engine::{
-        executor::{PageId, Slot, Span},
+        executor::{Ask, Lane, PageId, Slot, Span},
         request::Token,
     },
 };
@@ -30,6 +30,8 @@ pub struct Rows {
     spans: Vec<RowSpan>,
     pages: Vec<PageId>,
     logits: Vec<u32>,
+    /// One for each of `logits`.
+    asks: Vec<Ask>,
 }
 
 impl Rows {
@@ -39,6 +41,7 @@ impl Rows {
         self.spans.clear();
         self.pages.clear();
         self.logits.clear();
+        self.asks.clear();
         for span in spans {
             let (row, page) = (self.tokens.len(), self.pages.len());
             self.tokens.extend_from_slice(span.tokens);
@@ -46,6 +49,7 @@ impl Rows {
             let rows = row..self.tokens.len();
             self.logits
                 .extend((rows.end - span.logits..rows.end).map(|row| row as u32));
+            self.asks.resize(self.logits.len(), span.ask);
             self.spans.push(RowSpan {
                 slot: span.slot,
                 first: span.first as usize,
@@ -65,15 +69,13 @@ impl Rows {
             span.rows = span.rows.start - gone.rows.len()..span.rows.end - gone.rows.len();
             span.pages = span.pages.start - gone.pages.len()..span.pages.end - gone.pages.len();
         }
-        self.logits
-            .retain(|row| !gone.rows.contains(&(*row as usize)));
-        for row in self
-            .logits
-            .iter_mut()
-            .filter(|row| **row as usize >= gone.rows.end)
-        {
+        let before = |end: usize| self.logits.partition_point(|row| (*row as usize) < end);
+        let logits = before(gone.rows.start)..before(gone.rows.end);
+        for row in &mut self.logits[logits.end..] {
             *row -= gone.rows.len() as u32;
         }
+        self.asks.drain(logits.clone());
+        self.logits.drain(logits);
         Some(gone.rows)
     }
 
@@ -101,16 +103,27 @@ impl Rows {
     pub fn logits(&self) -> &[u32] {
         &self.logits
     }
+
+    /// What is to be known of each of these.
+    pub fn asks(&self) -> &[Ask] {
+        &self.asks
+    }
 }
 
 /// Rows, the layer they have reached and their residual: the whole state of a pass between two layers.
 pub struct Window<B: Backend> {
+    pub(crate) lane: Lane,
     pub(crate) layer: usize,
     pub(crate) rows: Rows,
     pub(crate) residual: B::Residual,
 }
 
 impl<B: Backend> Window<B> {
+    /// Which of the passes under way.
+    pub fn lane(&self) -> Lane {
+        self.lane
+    }
+
     /// The rows.
     pub fn rows(&self) -> &Rows {
         &self.rows
@@ -143,6 +156,7 @@ mod tests {
             tokens: tokens[slot as usize],
             pages: &pages[slot as usize],
             logits: 1,
+            ask: [Ask::Greedy, Ask::Candidates, Ask::Logits][slot as usize],
         };
         let (mut rows, mut expected) = (Rows::default(), Rows::default());
         rows.fill(&[span(0), span(1), span(2)]);

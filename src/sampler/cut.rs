@@ -93,7 +93,7 @@ fn keep(keys: &mut Vec<u64>, k: usize) -> Cut {
         return Cut::at(f32::INFINITY);
     };
     let (_, kth, _) = keys.select_nth_unstable_by(worst, |a, b| b.cmp(a));
-    let cut = cut_at(*kth);
+    let cut = at(*kth);
     keys.truncate(k);
     cut
 }
@@ -101,10 +101,26 @@ fn keep(keys: &mut Vec<u64>, k: usize) -> Cut {
 /// Leaves the fewest of the `k` likeliest tokens that have the share `p` of the weight of these `k`.
 pub(super) fn mass_of_top(row: &[f32], peak: f32, k: usize, p: f64, scratch: &mut Scratch) -> Cut {
     top(row, k, &mut scratch.keys);
-    let weight = |key: &u64| scan::exp(token(*key).1 - peak) as f64;
     scratch.keys.sort_unstable_by(|a, b| b.cmp(a));
-    let total: f64 = scratch.keys.iter().map(weight).sum();
-    reach(p * total, 0.0, &scratch.keys, weight)
+    mass_of(&scratch.keys, peak, p)
+}
+
+/// Leaves the fewest of these tokens, likeliest first, that have the share `p` of their weight.
+pub(super) fn mass_of(keys: &[u64], peak: f32, p: f64) -> Cut {
+    let total: f64 = keys.iter().map(|key| weight(*key, peak)).sum();
+    let last = reach(p * total, keys, peak);
+    last.or(keys.last().map(|key| at(*key)))
+        .unwrap_or(Cut::NONE)
+}
+
+/// Where these tokens, likeliest first, reach a weight, if they do.
+pub(super) fn reach(target: f64, keys: &[u64], peak: f32) -> Option<Cut> {
+    reach_from(0.0, target, keys, |key| weight(*key, peak))
+}
+
+/// The weight of a key's token.
+pub(super) fn weight(key: u64, peak: f32) -> f64 {
+    scan::exp(token(key).1 - peak) as f64
 }
 
 /// Leaves the fewest of the likeliest tokens that have the share `p` of all weight.
@@ -146,9 +162,11 @@ pub(super) fn mass(row: &[f32], peak: f32, p: f64, scratch: &mut Scratch) -> Cut
         near.extend(here.map(|(i, _)| key(row[first + i], (first + i) as Token)));
     }
     near.sort_unstable_by(|a, b| b.cmp(a));
-    reach(target, above, near, |key| {
+    let last = reach_from(above, target, near, |key| {
         weights[token(*key).0 as usize] as f64
-    })
+    });
+    last.or(near.last().map(|key| at(*key)))
+        .unwrap_or(Cut::NONE)
 }
 
 /// Blocks with a weight of at least `lightest`, each with the id of its first token.
@@ -161,16 +179,21 @@ fn heavy(weights: &[f32], lightest: f32) -> impl Iterator<Item = (usize, &[f32])
 }
 
 /// Goes down `keys`, likeliest first, until `target` is reached; `above` is reached before the first.
-fn reach(target: f64, mut above: f64, keys: &[u64], weight: impl Fn(&u64) -> f64) -> Cut {
+fn reach_from(
+    mut above: f64,
+    target: f64,
+    keys: &[u64],
+    weight: impl Fn(&u64) -> f64,
+) -> Option<Cut> {
     let last = keys.iter().find(|key| {
         above += weight(key);
         above >= target
     });
-    last.or(keys.last()).map_or(Cut::NONE, |key| cut_at(*key))
+    last.map(|key| at(*key))
 }
 
 /// A number that orders tokens: larger logit first, then lower id.
-fn key(logit: f32, id: Token) -> u64 {
+pub(super) fn key(logit: f32, id: Token) -> u64 {
     let bits = (logit + 0.0).to_bits(); // + 0: there is one zero
     let ordered = if bits >> 31 == 1 {
         !bits
@@ -191,7 +214,8 @@ pub(super) fn token(key: u64) -> (Token, f32) {
     (!(key as u32), f32::from_bits(bits))
 }
 
-fn cut_at(key: u64) -> Cut {
+/// The line just below a key's token.
+pub(super) fn at(key: u64) -> Cut {
     let (last, logit) = token(key);
     Cut { logit, last }
 }

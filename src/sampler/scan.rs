@@ -3,7 +3,7 @@
 //! Sums run in [`LANES`] fixed lanes of f32 within a block and in f64 over blocks, and `exp` is plain multiplications and
 //! additions, so results do not depend on the vector width that a compiler or a machine picks.
 
-use super::cut::Cut;
+use super::cut::{self, Cut};
 use crate::engine::request::Token;
 
 /// Values that go through a loop body side by side.
@@ -100,28 +100,11 @@ impl Tempered<'_> {
     pub(super) fn at(&self, share: f64, sums: &mut Vec<f64>) -> Token {
         sums.clear();
         self.sum(sums);
-        let mut left = share * sums.iter().sum::<f64>();
-        // Rounding may leave a little over at the end: it is the last block's, and there the last token's, of any weight.
-        let mut first = 0;
-        for (i, sum) in sums.iter().enumerate().filter(|(_, sum)| **sum > 0.0) {
-            first = i * BLOCK;
-            if left < *sum {
-                break;
-            }
-            left -= sum;
-        }
-        let mut token = first;
-        for (id, logit) in self.row.iter().enumerate().skip(first).take(BLOCK) {
-            let weight = self.weight(id, *logit) as f64;
-            if weight > 0.0 {
-                token = id;
-                left -= weight;
-            }
-            if left < 0.0 {
-                break;
-            }
-        }
-        token as Token
+        let blocks = sums.iter().enumerate().map(|(i, sum)| (i * BLOCK, *sum));
+        at_share(share, blocks, |first| {
+            let block = self.row.iter().enumerate().skip(first).take(BLOCK);
+            block.map(|(id, logit)| (id, self.weight(id, *logit)))
+        })
     }
 
     fn sum(&self, sums: &mut Vec<f64>) {
@@ -172,6 +155,85 @@ impl Tempered<'_> {
             0.0
         }
     }
+}
+
+/// The same distribution, given only the tokens that the cut keeps.
+pub(super) struct TemperedFew<'a> {
+    /// [`cut::key`]s in the order of their ids.
+    pub(super) keys: &'a [u64],
+    /// Tokens in the row.
+    pub(super) vocab: usize,
+    pub(super) peak: f32,
+    /// 1 / temperature.
+    pub(super) sharpness: f32,
+}
+
+impl TemperedFew<'_> {
+    /// The same token as [`Tempered::at`] gives, bit for bit: tokens that are cut off weigh 0 there, and adding that changes no sum.
+    pub(super) fn at(&self, share: f64, sums: &mut Vec<f64>) -> Token {
+        sums.clear();
+        sums.extend(self.blocks().map(|keys| self.block(keys)));
+        let blocks = self.blocks().map(Self::first).zip(sums.iter().copied());
+        at_share(share, blocks, |first| {
+            let block = self.blocks().find(move |keys| Self::first(keys) == first);
+            block.into_iter().flatten().map(|key| self.weight(*key))
+        })
+    }
+
+    /// Keys of one block each.
+    fn blocks(&self) -> impl Iterator<Item = &[u64]> + Clone {
+        self.keys
+            .chunk_by(|a, b| Self::first(&[*a]) == Self::first(&[*b]))
+    }
+
+    /// The block's first token.
+    fn first(keys: &[u64]) -> usize {
+        cut::token(keys[0]).0 as usize / BLOCK * BLOCK
+    }
+
+    fn block(&self, keys: &[u64]) -> f64 {
+        let first = Self::first(keys);
+        let mut weights = [0.0; BLOCK];
+        for (id, weight) in keys.iter().map(|key| self.weight(*key)) {
+            weights[id - first] = weight;
+        }
+        let tokens = BLOCK.min(self.vocab - first);
+        block_sum(&weights[..tokens], |_, weight| weight)
+    }
+
+    fn weight(&self, key: u64) -> (usize, f32) {
+        let (id, logit) = cut::token(key);
+        (id as usize, exp((logit - self.peak) * self.sharpness))
+    }
+}
+
+/// The token at this share (`0..1`) of the sum of all weights, counted along the ids.
+///
+/// `blocks` are first ids and weights of blocks, `tokens(first)` are ids and weights of the tokens in one.
+fn at_share<I: Iterator<Item = (usize, f32)>>(
+    share: f64,
+    blocks: impl Iterator<Item = (usize, f64)> + Clone,
+    tokens: impl FnOnce(usize) -> I,
+) -> Token {
+    let mut left = share * blocks.clone().map(|(_, sum)| sum).sum::<f64>();
+    // Rounding may leave a little over at the end: it is the last block's, and there the last token's, of any weight.
+    let mut first = 0;
+    for (block, sum) in blocks.filter(|(_, sum)| *sum > 0.0) {
+        first = block;
+        if left < sum {
+            break;
+        }
+        left -= sum;
+    }
+    let mut token = first;
+    for (id, weight) in tokens(first).filter(|(_, weight)| *weight > 0.0) {
+        token = id;
+        left -= weight as f64;
+        if left < 0.0 {
+            break;
+        }
+    }
+    token as Token
 }
 
 /// The sum of `f(index, value)` over a block, in lanes.

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::engine::executor::{Ask, Candidates, MASS_TOLERANCE};
 
 fn rng(seed: u64) -> impl FnMut() -> f64 {
     let mut position = 0;
@@ -340,4 +341,172 @@ fn exp_is_accurate() {
     assert_eq!(scan::exp(0.0), 1.0);
     assert_eq!(scan::exp(-87.1), 0.0);
     assert_eq!(scan::exp(f32::NEG_INFINITY), 0.0);
+}
+
+/// A row's likeliest tokens as a device tells them, with a mass that is off by `error`.
+fn likeliest(row: &[f32], count: usize, error: f64) -> (Vec<Token>, Vec<f32>, f64) {
+    let ranked = ranked(row).into_iter().take(count);
+    let ids: Vec<_> = ranked.map(|(token, _)| token).collect();
+    let logits: Vec<_> = ids.iter().map(|id| row[*id as usize]).collect();
+    let mass: f64 = row
+        .iter()
+        .map(|l| (*l as f64 - logits[0] as f64).exp())
+        .sum();
+    (ids, logits, mass * (1.0 + error))
+}
+
+/// Among candidates nothing else is chosen than from the whole row; returns in how many of the draws it could be told.
+fn check_among(name: &str, row: &[f32], sampling: &Sampling, count: usize, error: f64) -> usize {
+    let sampler = Sampler::new(sampling, &[]);
+    let (ids, logits, mass) = likeliest(row, count, error);
+    let candidates = Candidates {
+        ids: &ids,
+        logits: &logits,
+        mass,
+        vocab: row.len(),
+    };
+    let mut scratch = Scratch::default();
+    let mut told = 0;
+    for position in 0..DRAWS as u64 {
+        let found = sampler.choose_among(&candidates, position, &mut scratch);
+        let expected = sampler.choose(row, position, &mut scratch).unwrap();
+        assert!(
+            found.is_none_or(|found| found == expected),
+            "{name}, {sampling:?}: {found:?} among {count}, not {expected}"
+        );
+        told += usize::from(found.is_some());
+    }
+    told
+}
+
+const DRAWS: usize = 5;
+
+#[test]
+fn a_choice_among_candidates_is_that_of_the_row() {
+    let rows = [
+        ("peaked", row(11, 5000, 4.0, false)),
+        ("flat", row(12, 3001, 0.3, false)),
+        ("ties", row(13, 5000, 1.0, true)),
+        ("equal", vec![0.25; 777]),
+        ("few", row(14, 40, 2.0, true)),
+        ("one", vec![-3.0]),
+    ];
+    for (name, row) in &rows {
+        for (i, error) in [-MASS_TOLERANCE, 0.0, MASS_TOLERANCE]
+            .into_iter()
+            .enumerate()
+        {
+            for count in [1, 2, 40, 64, 777] {
+                for top_k in [0, 1, 40, 41, 1000] {
+                    for (top_p, min_p) in SHARES {
+                        let sampling = Sampling {
+                            temperature: [0.0, 0.8, 1.3][(i + top_k) % 3],
+                            top_k,
+                            top_p,
+                            min_p,
+                            seed: count as u64,
+                            ..Sampling::default()
+                        };
+                        let count = count.min(row.len());
+                        let told = check_among(name, row, &sampling, count, error);
+                        // With the k likeliest there is nothing left to prove.
+                        let top = (1..=count).contains(&top_k) && top_k < row.len();
+                        let sure = top || sampling.temperature == 0.0;
+                        assert!(told == DRAWS || !sure, "{name}, {sampling:?} among {count}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+const SHARES: [(f32, f32); 8] = [
+    (1.0, 0.0),
+    (1.0, 0.05),
+    (0.0, 0.0),
+    (0.5, 0.0),
+    (0.95, 0.0),
+    (0.95, 0.02),
+    (0.999_999_9, 0.0),
+    (0.3, 0.9),
+];
+
+#[test]
+fn usual_settings_seldom_need_the_whole_row() {
+    // As peaked as language is: the likeliest has half of the mass or so, and the next a quarter of that.
+    let language = |seed: u64| {
+        let noise = row(100 + seed, 30_000, 0.2, false).into_iter().enumerate();
+        let logits =
+            noise.map(|(id, noise)| noise - 2.0 * (1.0 + (id * 7919 % 30_000) as f32).ln());
+        logits.collect()
+    };
+    let rows: Vec<Vec<f32>> = (0..100).map(language).collect();
+    for (top_k, top_p, min_p, least) in [
+        (40, 0.95, 0.0, 1.0),
+        (0, 0.95, 0.0, 0.95),
+        (0, 1.0, 0.05, 1.0),
+    ] {
+        let sampling = Sampling {
+            top_k,
+            top_p,
+            min_p,
+            ..Sampling::default()
+        };
+        let told: usize = rows
+            .iter()
+            .map(|row| check_among("peaked", row, &sampling, 64, 0.0))
+            .sum();
+        let share = told as f64 / (rows.len() * DRAWS) as f64;
+        assert!(share >= least, "{share} with {sampling:?}");
+    }
+}
+
+#[test]
+fn what_is_asked_suffices() {
+    type Set = fn(&mut Sampling);
+    let check = |set: Set, output: &[Token], candidates: usize, expected: Ask| {
+        let mut sampling = Sampling::default();
+        set(&mut sampling);
+        let mut sampler = Sampler::new(&sampling, &[7]);
+        output.iter().for_each(|token| sampler.accept(*token));
+        assert_eq!(
+            sampler.ask(candidates),
+            expected,
+            "{sampling:?} of {candidates}"
+        );
+    };
+    check(|s| s.temperature = 0.0, &[], 0, Ask::Greedy);
+    check(|s| s.temperature = 0.0, &[], 64, Ask::Greedy);
+    check(|_| {}, &[], 64, Ask::Logits);
+    check(|s| s.top_k = 64, &[], 64, Ask::Candidates);
+    check(|s| s.top_k = 65, &[], 64, Ask::Logits);
+    check(|s| s.top_k = 64, &[], 0, Ask::Logits);
+    check(|s| s.top_p = 0.9, &[], 64, Ask::Candidates);
+    check(|s| s.min_p = 0.1, &[], 64, Ask::Candidates);
+    check(|s| s.min_p = 0.1, &[], 0, Ask::Logits);
+    // Bias, and penalties once there is something to penalise.
+    check(
+        |s| (s.temperature, s.logit_bias) = (0.0, vec![(3, 1.0)]),
+        &[],
+        64,
+        Ask::Logits,
+    );
+    check(
+        |s| (s.temperature, s.repetition_penalty) = (0.0, 1.1),
+        &[],
+        64,
+        Ask::Logits,
+    );
+    check(
+        |s| (s.top_k, s.presence_penalty) = (5, 1.0),
+        &[],
+        64,
+        Ask::Candidates,
+    );
+    check(
+        |s| (s.top_k, s.presence_penalty) = (5, 1.0),
+        &[2],
+        64,
+        Ask::Logits,
+    );
 }

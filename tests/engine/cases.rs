@@ -12,22 +12,24 @@ use tidegate::engine::{
     request::{EngineError, FinishReason, Output, Request, Sampling, Token},
 };
 
-use crate::fake::{Behaviour, End, Fake, VOCAB, solo};
+use crate::fake::{Behaviour, Cost, End, Fake, VOCAB, solo};
 
 pub(crate) const CAPACITY: Capacity = Capacity {
     slots: 2,
     pages: 8,
     rows: 64,
+    decode_rows: 64,
     logits_rows: 4,
     layers: 5,
     vocab: VOCAB,
     context: 256,
+    candidates: 0,
 };
 
 pub(crate) fn settings() -> EngineSettings {
     EngineSettings {
         queue: 2,
-        chunk_rows: 16,
+        chunk_rows: Some(16),
         outbox_tokens: 4,
         ..EngineSettings::default()
     }
@@ -49,18 +51,30 @@ pub(crate) fn request(first: Token, prompt: usize, max_tokens: usize) -> Request
     }
 }
 
-fn engine(capacity: Capacity, settings: &EngineSettings) -> (Engine<Fake>, Handle, Behaviour) {
-    let behaviour = Behaviour::default();
+/// An engine whose layers take no time, unless `cost` says otherwise.
+pub(crate) fn engine_with(
+    capacity: Capacity,
+    settings: &EngineSettings,
+    cost: Option<Cost>,
+) -> (Engine<Fake>, Handle, Behaviour) {
+    let behaviour = Behaviour {
+        cost,
+        ..Behaviour::default()
+    };
     let (engine, handle) = Engine::new(Fake::new(capacity, behaviour.clone()), settings).unwrap();
     (engine, handle, behaviour)
 }
 
+fn engine(capacity: Capacity, settings: &EngineSettings) -> (Engine<Fake>, Handle, Behaviour) {
+    engine_with(capacity, settings, Some(|_| Duration::ZERO))
+}
+
 /// Everything that lies in the outbox.
-fn read(tokens: &mut Tokens) -> Vec<Result<Output, EngineError>> {
+pub(crate) fn read(tokens: &mut Tokens) -> Vec<Result<Output, EngineError>> {
     std::iter::from_fn(|| tokens.next().now_or_never().flatten()).collect()
 }
 
-fn run_until_idle(engine: &mut Engine<Fake>) {
+pub(crate) fn run_until_idle(engine: &mut Engine<Fake>) {
     while engine.turn().unwrap() != Turn::Idle {}
 }
 
@@ -306,7 +320,7 @@ fn log_probabilities_come_with_their_token() {
 
 #[test]
 fn timings_add_up() {
-    let (mut engine, handle, _) = engine(CAPACITY, &settings());
+    let (mut engine, handle, _) = engine_with(CAPACITY, &settings(), None);
     let submitted = Instant::now();
     let mut tokens = handle.submit(request(0, 30, 4)).unwrap();
     run_until_idle(&mut engine);

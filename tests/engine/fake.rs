@@ -3,14 +3,20 @@
 //! Keys and values are the tokens themselves, kept in pages; the recurrent state is the running hash. Both must tell the same
 //! story at every row, so a wrong position, page, slot, or a missing reset is found where it happens.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
 
 use tidegate::{
     engine::{
-        executor::{Capacity, Executor, PAGE_TOKENS, PageId, Progress, Slot, Span},
+        executor::{
+            Ask, Candidates, Capacity, Executor, Lane, Outcome, PAGE_TOKENS, PageId, Progress,
+            Slot, Span,
+        },
         request::{FinishReason, Request, Token},
     },
     sampler::{Sampler, Scratch},
@@ -30,14 +36,34 @@ pub(crate) struct Behaviour {
     pub(crate) hold: Option<Arc<Mutex<()>>>,
     /// Give a row that is not finite where the hash is a multiple of this.
     pub(crate) poison: Option<u64>,
+    /// What a call of `advance` takes, on a clock that only this moves. The real clock if absent.
+    pub(crate) cost: Option<Cost>,
     /// Calls so far.
     pub(crate) calls: Arc<Calls>,
 }
+
+/// What a call of `advance` is about to do.
+pub(crate) struct Work {
+    pub(crate) lane: Lane,
+    pub(crate) rows: usize,
+    /// The last of the rows' positions.
+    pub(crate) position: usize,
+    pub(crate) layer: usize,
+}
+
+/// What a layer takes.
+pub(crate) type Cost = fn(&Work) -> Duration;
 
 /// Calls so far.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) advance: AtomicU64,
+    /// Calls of `advance` by lane.
+    pub(crate) lanes: [AtomicU64; Lane::COUNT],
+    /// Rows whose logits were told.
+    pub(crate) logits: AtomicU64,
+    /// **Units**: nanoseconds, on the clock that `cost` moves.
+    pub(crate) clock: AtomicU64,
     /// Sequences begun: spans that start at position 0.
     pub(crate) started: AtomicU64,
 }
@@ -69,14 +95,24 @@ struct Row {
     slot: Slot,
     position: usize,
     token: Token,
-    pages: Vec<PageId>,
-    logits: bool,
+    pages: Arc<[PageId]>,
+    ask: Option<Ask>,
 }
 
 /// Rows and the layers they have been through.
 pub(crate) struct Pass {
+    lane: Lane,
     rows: Vec<Row>,
     layers: usize,
+}
+
+/// What a row that was asked came to.
+struct Asked {
+    ask: Ask,
+    logits: Vec<f32>,
+    /// Likeliest first, each with its logit.
+    ids: Vec<Token>,
+    ranked: Vec<f32>,
 }
 
 /// See the module.
@@ -85,9 +121,10 @@ pub(crate) struct Fake {
     behaviour: Behaviour,
     states: Vec<State>,
     keys: Vec<[Token; PAGE_TOKENS]>,
-    /// Slots of a pass that has not been finished.
-    under_way: Vec<Slot>,
-    logits: Vec<f32>,
+    /// Slots of the passes that have not been finished, by lane.
+    under_way: [Option<Vec<Slot>>; Lane::COUNT],
+    asked: Vec<Asked>,
+    begun: Instant,
 }
 
 impl Fake {
@@ -104,8 +141,9 @@ impl Fake {
                 capacity.slots
             ],
             keys: vec![[Token::MAX; PAGE_TOKENS]; capacity.pages],
-            under_way: Vec::new(),
-            logits: Vec::new(),
+            under_way: [None, None],
+            asked: Vec::new(),
+            begun: Instant::now(),
         }
     }
 
@@ -129,12 +167,23 @@ impl Fake {
                 .all(|page| (page.0 as usize) < self.capacity.pages)
         );
         assert!(span.logits <= span.tokens.len());
+        assert!(
+            self.under_way
+                .iter()
+                .flatten()
+                .all(|slots| !slots.contains(&span.slot)),
+            "{:?} twice at once",
+            span.slot
+        );
     }
 
-    /// The hash of positions `0..=row.position`, read back from the pages.
-    fn attend(&self, row: &Row) -> u64 {
+    /// The hash of positions `0..=row.position`, read back from the pages. `before` is that of the row before, in the same pages.
+    fn attend(&self, row: &Row, before: Option<u64>) -> u64 {
         let key = |at: usize| self.keys[row.pages[at / PAGE_TOKENS].0 as usize][at % PAGE_TOKENS];
-        (0..=row.position).map(key).fold(0, absorb)
+        match before {
+            Some(hash) => absorb(hash, key(row.position)),
+            None => (0..=row.position).map(key).fold(0, absorb),
+        }
     }
 }
 
@@ -150,21 +199,25 @@ impl Executor for Fake {
         self.states[slot.0 as usize] = FRESH;
     }
 
-    fn begin(&mut self, spans: &[Span<'_>]) -> Result<Pass, Broken> {
-        for slot in self.under_way.drain(..) {
-            self.states[slot.0 as usize].torn |= self.states[slot.0 as usize].positions > 0;
-        }
+    fn begin(&mut self, lane: Lane, spans: &[Span<'_>]) -> Result<Pass, Broken> {
         let rows: usize = spans.iter().map(|span| span.tokens.len()).sum();
         let logits: usize = spans.iter().map(|span| span.logits).sum();
-        assert!((1..=self.capacity.rows).contains(&rows) && logits <= self.capacity.logits_rows);
+        let rows_max = match lane {
+            Lane::Decode => self.capacity.decode_rows,
+            Lane::Prompt => self.capacity.rows,
+        };
+        assert!((1..=rows_max).contains(&rows) && logits <= self.capacity.logits_rows);
+        assert!(
+            self.under_way[lane as usize].is_none(),
+            "{lane:?} holds a pass"
+        );
+        self.under_way[lane as usize] = Some(Vec::new());
         for span in spans {
             self.check_span(span);
-            assert!(
-                !self.under_way.contains(&span.slot),
-                "{:?} twice in a window",
-                span.slot
-            );
-            self.under_way.push(span.slot);
+            self.under_way[lane as usize]
+                .as_mut()
+                .unwrap()
+                .push(span.slot);
             self.behaviour
                 .calls
                 .started
@@ -172,15 +225,17 @@ impl Executor for Fake {
         }
         let rows = spans.iter().flat_map(|span| {
             let tokens = span.tokens.iter().enumerate();
-            tokens.map(|(i, token)| Row {
+            let pages: Arc<[PageId]> = span.pages.into();
+            tokens.map(move |(i, token)| Row {
                 slot: span.slot,
                 position: span.first as usize + i,
                 token: *token,
-                pages: span.pages.to_vec(),
-                logits: i + span.logits >= span.tokens.len(),
+                pages: pages.clone(),
+                ask: (i + span.logits >= span.tokens.len()).then_some(span.ask),
             })
         });
         Ok(Pass {
+            lane,
             rows: rows.collect(),
             layers: 0,
         })
@@ -198,6 +253,23 @@ impl Executor for Fake {
         }
         if self.behaviour.fail_at == Some(at) {
             return Err(Broken { at });
+        }
+        assert!(
+            pass.lane == Lane::Decode || self.under_way[Lane::Decode as usize].is_none(),
+            "streams wait for the window of the decode lane"
+        );
+        self.behaviour.calls.lanes[pass.lane as usize].fetch_add(1, Relaxed);
+        if let Some(cost) = self.behaviour.cost {
+            let took = cost(&Work {
+                lane: pass.lane,
+                rows: pass.rows.len(),
+                position: pass.rows.iter().map(|row| row.position).max().unwrap(),
+                layer: pass.layers,
+            });
+            self.behaviour
+                .calls
+                .clock
+                .fetch_add(took.as_nanos() as u64, Relaxed);
         }
         // From the first layer on, what the pass touches is changed.
         for row in &pass.rows {
@@ -218,37 +290,86 @@ impl Executor for Fake {
     }
 
     fn withdraw(&mut self, pass: &mut Pass, slot: Slot) {
-        assert!(
-            self.under_way.contains(&slot),
-            "{slot:?} has no rows in the pass"
-        );
-        self.under_way.retain(|other| *other != slot);
+        let slots = self.under_way[pass.lane as usize].as_mut().unwrap();
+        assert!(slots.contains(&slot), "{slot:?} has no rows in the pass");
+        slots.retain(|other| *other != slot);
         pass.rows.retain(|row| row.slot != slot);
         self.states[slot.0 as usize].torn = true;
     }
 
-    fn finish(&mut self, pass: Pass) -> Result<&[f32], Broken> {
+    fn abandon(&mut self, pass: Pass) {
+        assert!(pass.rows.is_empty(), "somebody waits for this pass");
+        self.under_way[pass.lane as usize] = None;
+    }
+
+    fn finish(&mut self, pass: Pass) -> Result<(), Broken> {
         assert_eq!(pass.layers, self.capacity.layers, "a layer too few");
-        self.under_way.clear();
-        self.logits.clear();
+        self.under_way[pass.lane as usize] = None;
+        self.asked.clear();
+        let mut before = None;
         for (i, row) in pass.rows.iter().enumerate() {
-            let hash = self.attend(row);
+            let hash = self.attend(row, before);
+            let goes_on = pass
+                .rows
+                .get(i + 1)
+                .is_some_and(|next| next.slot == row.slot);
+            before = goes_on.then_some(hash);
             let state = self.states[row.slot.0 as usize];
-            // The state is ahead by the slot's later rows of this window.
-            let later = pass.rows[i + 1..]
-                .iter()
-                .filter(|other| other.slot == row.slot);
-            let ahead = later.map(|other| other.token).fold(hash, absorb);
-            assert_eq!(
-                state.hash, ahead,
+            assert!(
+                goes_on || state.hash == hash,
                 "pages and state of {:?} disagree",
                 row.slot
             );
-            if row.logits {
-                self.logits.extend(logits(hash, self.behaviour.poison));
+            if let Some(ask) = row.ask {
+                let logits: Vec<f32> = logits(hash, self.behaviour.poison).collect();
+                let mut ids: Vec<Token> = (0..VOCAB as Token).collect();
+                ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+                ids.truncate(self.capacity.candidates.max(1));
+                self.asked.push(Asked {
+                    ask,
+                    ranked: ids.iter().map(|id| logits[*id as usize]).collect(),
+                    ids,
+                    logits,
+                });
             }
         }
-        Ok(&self.logits)
+        Ok(())
+    }
+
+    /// Just what was asked, if there are candidates at all; else logits, which are always an answer.
+    fn outcome(&mut self, row: usize) -> Result<Outcome<'_>, Broken> {
+        if self.capacity.candidates == 0 || self.asked[row].ask == Ask::Logits {
+            return self.logits(row).map(Outcome::Logits);
+        }
+        let asked = &self.asked[row];
+        if !asked.logits.iter().all(|logit| logit.is_finite()) {
+            return Ok(Outcome::NotFinite);
+        }
+        Ok(match asked.ask {
+            Ask::Greedy => Outcome::Greedy(asked.ids[0]),
+            _ => Outcome::Candidates(Candidates {
+                ids: &asked.ids,
+                logits: &asked.ranked,
+                mass: asked
+                    .logits
+                    .iter()
+                    .map(|l| f64::from(l - asked.ranked[0]).exp())
+                    .sum(),
+                vocab: VOCAB,
+            }),
+        })
+    }
+
+    fn logits(&mut self, row: usize) -> Result<&[f32], Broken> {
+        self.behaviour.calls.logits.fetch_add(1, Relaxed);
+        Ok(&self.asked[row].logits)
+    }
+
+    fn now(&self) -> Instant {
+        match self.behaviour.cost {
+            Some(_) => self.begun + Duration::from_nanos(self.behaviour.calls.clock.load(Relaxed)),
+            None => Instant::now(),
+        }
     }
 }
 

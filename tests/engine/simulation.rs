@@ -1,16 +1,16 @@
 //! Random arrivals, lengths, cancels, slow readers, vanished readers and failures, from a seed.
 
-use std::{collections::HashSet, thread};
+use std::{collections::HashSet, thread, time::Duration};
 
 use futures::{FutureExt, StreamExt};
 use tidegate::engine::{
     Engine, EngineSettings, Handle, Tokens, Turn,
-    executor::Capacity,
+    executor::{Capacity, Lane},
     pages::PagePool,
     request::{EngineError, Output, Request, Sampling, Token},
 };
 
-use crate::fake::{Behaviour, Broken, End, Fake, VOCAB, mix, solo};
+use crate::fake::{Behaviour, Broken, Cost, End, Fake, VOCAB, mix, solo};
 
 /// Numbers from a seed.
 struct Dice(u64);
@@ -35,6 +35,18 @@ impl Dice {
         of[self.below(of.len())]
     }
 }
+
+/// Machines on which the schedule comes to different ends: a clock that stands, prompts that ride, prompts on their own lane,
+/// and windows that take longer than a pause may.
+const COSTS: [Cost; 4] = [
+    |_| Duration::ZERO,
+    |work| Duration::from_micros(work.rows as u64),
+    |work| match work.lane {
+        Lane::Decode => Duration::from_millis(15 * work.rows as u64),
+        Lane::Prompt => Duration::from_millis(20),
+    },
+    |work| Duration::from_millis(30 + 7 * (work.position % 11) as u64),
+];
 
 /// One request and what became of it. Its number is its place in the list.
 struct Client {
@@ -113,20 +125,23 @@ impl Evening {
             slots: dice.from(1, 5),
             pages: dice.from(1, 12),
             rows: dice.pick(&[1, 2, 5, 16, 70, 300]),
+            decode_rows: dice.pick(&[1, 2, 5, 16, 70, 300]),
             logits_rows: dice.pick(&[1, 2, 5, 8]),
             layers: dice.from(1, 5),
             vocab: VOCAB,
             context: dice.pick(&[2, 20, 64, 65, 200, 400]),
+            candidates: dice.pick(&[0, 1, 6, VOCAB]),
         };
         let settings = EngineSettings {
             queue: dice.pick(&[0, 1, 3, 20]),
-            chunk_rows: dice.pick(&[1, 3, 17, 64, 1000]),
+            chunk_rows: dice.pick(&[None, Some(1), Some(3), Some(17), Some(64), Some(1000)]),
             outbox_tokens: dice.pick(&[1, 2, 7, 40]),
             ..EngineSettings::default()
         };
         let behaviour = Behaviour {
             fail_at: dice.once_in(8).then(|| dice.from(1, 300) as u64),
             poison: dice.once_in(4).then_some(53),
+            cost: Some(dice.pick(&COSTS)),
             ..Behaviour::default()
         };
         let fake = Fake::new(capacity, behaviour.clone());

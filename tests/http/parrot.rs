@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use tidegate::engine::{
-    executor::{Capacity, Executor, Progress, Slot, Span},
+    executor::{Capacity, Executor, Lane, Progress, Slot, Span},
     request::Token,
 };
 
@@ -58,10 +58,12 @@ impl Parrot {
             slots,
             pages: slots * context.div_ceil(64),
             rows: 128,
+            decode_rows: 128,
             logits_rows: slots,
             layers: LAYERS,
             vocab: 0,
             context,
+            candidates: 0,
         };
         Self {
             capacity,
@@ -109,7 +111,7 @@ impl Executor for Parrot {
         self.heard[slot.0 as usize] = Heard::default();
     }
 
-    fn begin(&mut self, spans: &[Span<'_>]) -> Result<Flight, Lost> {
+    fn begin(&mut self, _: Lane, spans: &[Span<'_>]) -> Result<Flight, Lost> {
         for span in spans {
             let heard = &mut self.heard[span.slot.0 as usize];
             assert_eq!(
@@ -154,7 +156,7 @@ impl Executor for Parrot {
         flight.spans.retain(|&(other, _)| other != slot.0 as usize);
     }
 
-    fn finish(&mut self, flight: Flight) -> Result<&[f32], Lost> {
+    fn finish(&mut self, flight: Flight) -> Result<(), Lost> {
         self.logits.clear();
         for (slot, _) in flight.spans.into_iter().filter(|&(_, logits)| logits > 0) {
             let Heard { tokens, prompt } = &self.heard[slot];
@@ -176,7 +178,12 @@ impl Executor for Parrot {
         }
         // The engine's warm-up is two windows; the second begins at the end of the first one's prompt.
         self.warm |= self.heard[0].tokens.len() > self.heard[0].prompt.unwrap_or(usize::MAX);
-        Ok(&self.logits)
+        Ok(())
+    }
+
+    fn logits(&mut self, row: usize) -> Result<&[f32], Lost> {
+        let vocab = self.capacity.vocab;
+        Ok(&self.logits[row * vocab..][..vocab])
     }
 }
 

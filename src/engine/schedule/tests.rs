@@ -1,0 +1,458 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const ROOM: Room = Room {
+    rows: 64,
+    decode_rows: 64,
+    logits_rows: 8,
+    chunk_rows: 32,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn demand(slot: usize, want: Want) -> Demand {
+    Demand {
+        slot: Slot(slot as u32),
+        arrival: slot as u64,
+        served: 0,
+        waited: Duration::ZERO,
+        want,
+    }
+}
+
+fn situation(room: Room, costs: &Costs) -> Situation<'_> {
+    Situation {
+        room,
+        costs,
+        gap_max: 100 * MS,
+        pass_rows: None,
+        slice_owed: false,
+    }
+}
+
+fn plan(demands: &[Demand], now: &Situation<'_>) -> (Next, Vec<Share>) {
+    let mut plan = vec![Share {
+        slot: Slot(9),
+        rows: 9,
+    }]; // of the window before
+    let next = schedule(&mut demands.to_vec(), now, &mut plan);
+    (next, plan)
+}
+
+/// What slots 0, 1, ... want in the order of their arrival and have waited for; what is done and the (slot, rows) they get.
+fn check_in(now: &Situation<'_>, wants: &[(Want, u32)], next: Next, expected: &[(u32, usize)]) {
+    let demands: Vec<_> = wants
+        .iter()
+        .enumerate()
+        .map(|(slot, (want, ms))| Demand {
+            waited: *ms * MS,
+            ..demand(slot, *want)
+        })
+        .collect();
+    let (found, plan) = plan(&demands, now);
+    let plan: Vec<_> = plan
+        .iter()
+        .map(|share| (share.slot.0, share.rows))
+        .collect();
+    assert_eq!((found, &plan[..]), (next, expected), "{wants:?} in {now:?}");
+}
+
+/// Where nothing takes any time and nobody has waited.
+fn check(room: Room, wants: &[Want], next: Next, expected: &[(u32, usize)]) {
+    let wants: Vec<_> = wants.iter().map(|want| (*want, 0)).collect();
+    check_in(&situation(room, &Costs::default()), &wants, next, expected);
+}
+
+use Next::{Chunk, Nothing, Slice, Window as Beside};
+use Want::{Nothing as N, Prompt};
+
+const D: Want = Want::Decode { rows: 1 };
+
+fn p(left: usize) -> Want {
+    Prompt { left }
+}
+
+#[test]
+fn windows() {
+    // Nothing to do.
+    check(ROOM, &[], Nothing, &[]);
+    check(ROOM, &[N, N], Nothing, &[]);
+    // Decode rows first, all of them, whoever came first.
+    check(ROOM, &[D, N, D], Beside, &[(0, 1), (2, 1)]);
+    check(ROOM, &[p(5), D, D], Beside, &[(1, 1), (2, 1), (0, 5)]);
+    // A sequence with drafts brings all its rows or stays out; rows per slot differ.
+    let drafted = Want::Decode { rows: 4 };
+    check(ROOM, &[D, drafted, D], Beside, &[(0, 1), (1, 4), (2, 1)]);
+    let decode_rows = |decode_rows| Room {
+        decode_rows,
+        ..ROOM
+    };
+    let logits_rows = |logits_rows| Room {
+        logits_rows,
+        ..ROOM
+    };
+    check(decode_rows(4), &[D, drafted, D], Beside, &[(0, 1), (2, 1)]);
+    check(logits_rows(4), &[drafted, D], Beside, &[(0, 4)]);
+    // Prompts have what is left of the window, up to the chunk and if it is half a chunk at least.
+    check(ROOM, &[p(100), D], Beside, &[(1, 1), (0, 32)]);
+    check(decode_rows(17), &[p(100), D], Beside, &[(1, 1), (0, 16)]);
+    check(
+        decode_rows(17),
+        &[p(9), p(99), D],
+        Beside,
+        &[(2, 1), (0, 8), (1, 8)],
+    );
+    check(decode_rows(16), &[p(29), D], Beside, &[(1, 1), (0, 15)]);
+    // Else those that fit ride and the others go on their own lane.
+    check(decode_rows(16), &[p(100), D], Chunk, &[(0, 32)]);
+    check(decode_rows(16), &[p(61), D, p(15)], Chunk, &[(0, 32)]);
+    check(decode_rows(16), &[p(100), D, p(9), p(8)], Chunk, &[(0, 32)]);
+    check(
+        decode_rows(16),
+        &[p(99), D, p(61), p(15)],
+        Chunk,
+        &[(0, 16), (2, 16)],
+    );
+    check(decode_rows(1), &[p(100), D], Chunk, &[(0, 32)]);
+    // A prompt that would complete beside decode rows that need all logits keeps a row back, for its own lane.
+    check(logits_rows(1), &[p(5), D], Beside, &[(1, 1), (0, 4)]);
+    check(logits_rows(1), &[p(1), D], Chunk, &[(0, 1)]);
+}
+#[test]
+fn chunks() {
+    // Nobody waits for a window: as many rows as fit.
+    check(ROOM, &[p(100)], Chunk, &[(0, 32)]);
+    check(Room { rows: 10, ..ROOM }, &[p(100)], Chunk, &[(0, 10)]);
+    // Half for the oldest, and the shortest first in the other half.
+    let three = |a, b, c, expected: &[(u32, usize)]| {
+        check(ROOM, &[p(a), p(b), p(c)], Chunk, expected);
+    };
+    three(100, 90, 5, &[(0, 16), (2, 5), (1, 11)]);
+    three(100, 4, 5, &[(0, 23), (1, 4), (2, 5)]);
+    three(3, 90, 80, &[(0, 3), (2, 29)]);
+    three(3, 4, 5, &[(0, 3), (1, 4), (2, 5)]);
+    // Equal remainders: the older one.
+    three(99, 20, 20, &[(0, 16), (1, 16)]);
+    let chunk_rows = |chunk_rows| Room { chunk_rows, ..ROOM };
+    check(chunk_rows(1), &[p(9), p(1)], Chunk, &[(0, 1)]);
+    check(chunk_rows(3), &[p(9), p(9)], Chunk, &[(0, 2), (1, 1)]);
+    // A prompt that would complete without room for its logits keeps a row back.
+    let one = Room {
+        logits_rows: 1,
+        ..ROOM
+    };
+    check(one, &[p(5), p(6)], Chunk, &[(0, 5), (1, 5)]);
+    check(one, &[p(5), p(1)], Chunk, &[(0, 5)]);
+    // The largest numbers there are.
+    let all = Room {
+        rows: usize::MAX,
+        decode_rows: usize::MAX,
+        logits_rows: usize::MAX,
+        chunk_rows: usize::MAX,
+    };
+    let half = usize::MAX / 2;
+    check(all, &[p(usize::MAX); 2], Chunk, &[(0, half + 1), (1, half)]);
+}
+
+/// Slices and windows, as (rows, ms).
+fn costs(slices: &[(usize, u32)], windows: &[(usize, u32)]) -> Costs {
+    let mut costs = Costs::default();
+    for (rows, ms) in slices {
+        costs.note_slice(*rows, *ms * MS);
+    }
+    for (rows, ms) in windows {
+        costs.note_window(*rows, *ms * MS);
+    }
+    costs
+}
+
+#[test]
+fn a_window_comes_before_the_slice_that_would_make_it_late() {
+    let quick = costs(&[(32, 5)], &[(1, 10)]);
+    let free = situation(ROOM, &quick);
+    let busy = Situation {
+        pass_rows: Some(32),
+        ..free
+    };
+    // 90 of 100 ms, less the window and two slices.
+    check_in(&busy, &[(D, 70)], Slice, &[]);
+    check_in(&busy, &[(D, 71)], Beside, &[(0, 1)]);
+    check_in(&busy, &[(D, 0), (D, 71)], Beside, &[(0, 1), (1, 1)]);
+    check_in(&busy, &[(N, 999)], Slice, &[]);
+    // So it is before a chunk is begun: here one whose rows are too many to ride.
+    let narrow = Situation {
+        room: Room {
+            decode_rows: 4,
+            ..ROOM
+        },
+        ..free
+    };
+    check_in(&narrow, &[(D, 70), (p(99), 0)], Chunk, &[(1, 32)]);
+    check_in(&narrow, &[(D, 71), (p(99), 0)], Beside, &[(0, 1)]);
+    // But after a window comes a slice, however late it is.
+    for now in [busy, narrow] {
+        let owed = Situation {
+            slice_owed: true,
+            ..now
+        };
+        let next = if now.pass_rows.is_some() {
+            Slice
+        } else {
+            Chunk
+        };
+        let chunk: &[_] = if now.pass_rows.is_some() {
+            &[]
+        } else {
+            &[(1, 32)]
+        };
+        check_in(&owed, &[(D, 999), (p(99), 0)], next, chunk);
+    }
+    // Where nothing is to be read, there is nothing to owe.
+    let owed = Situation {
+        slice_owed: true,
+        ..free
+    };
+    check_in(&owed, &[(D, 0)], Beside, &[(0, 1)]);
+    // Windows that alone take most of the pause: three times their time.
+    let slow = costs(&[(32, 5)], &[(1, 80)]);
+    let busy = Situation {
+        costs: &slow,
+        ..busy
+    };
+    check_in(&busy, &[(D, 126)], Slice, &[]);
+    check_in(&busy, &[(D, 127)], Beside, &[(0, 1)]);
+}
+
+#[test]
+fn short_prompts_do_not_wait_for_the_end_of_a_pass() {
+    let costs = costs(&[(32, 5)], &[(1, 10), (16, 20)]);
+    let room = Room {
+        decode_rows: 16,
+        ..ROOM
+    };
+    let busy = Situation {
+        pass_rows: Some(32),
+        ..situation(room, &costs)
+    };
+    check_in(&busy, &[(p(16), 0)], Slice, &[]);
+    check_in(&busy, &[(p(16), 71)], Beside, &[(0, 16)]);
+    check_in(&busy, &[(p(7), 71), (p(5), 0)], Beside, &[(1, 5), (0, 7)]);
+    // In a few windows, if one is not enough.
+    check_in(&busy, &[(p(64), 71)], Beside, &[(0, 16)]);
+    check_in(&busy, &[(p(64), 71), (p(9), 0)], Beside, &[(1, 9), (0, 7)]);
+    // Others wait for their turn on the lane.
+    check_in(&busy, &[(p(65), 999)], Slice, &[]);
+    check_in(&busy, &[(p(65), 0), (D, 99)], Beside, &[(1, 1)]);
+    // Without logits to spare, a row is kept back.
+    let costly = Situation {
+        room: Room {
+            logits_rows: 1,
+            ..room
+        },
+        ..busy
+    };
+    check_in(&costly, &[(p(5), 0), (D, 99)], Beside, &[(1, 1), (0, 4)]);
+    check_in(&costly, &[(p(1), 0), (D, 99)], Beside, &[(1, 1)]);
+}
+
+#[test]
+fn prompts_ride_within_half_of_the_pause() {
+    let check = |windows: &[(usize, u32)], prompt, next, expected: &[_]| {
+        let costs = costs(&[], windows);
+        check_in(
+            &situation(ROOM, &costs),
+            &[(D, 0), (p(prompt), 0)],
+            next,
+            expected,
+        );
+    };
+    check(&[(1, 10), (64, 50)], 99, Beside, &[(0, 1), (1, 32)]);
+    check(
+        &[(1, 10), (64, 51), (32, 50)],
+        99,
+        Beside,
+        &[(0, 1), (1, 31)],
+    );
+    // Not measured: no more than in proportion.
+    check(&[(1, 10), (64, 51)], 6, Beside, &[(0, 1), (1, 3)]);
+    check(&[(1, 10), (64, 51)], 12, Beside, &[(0, 1), (1, 3)]);
+    check(&[(1, 10), (64, 51)], 13, Chunk, &[(1, 4)]);
+    check(&[(1, 26)], 1, Chunk, &[(1, 1)]);
+    // Slow windows have a longer pause.
+    check(&[(1, 80), (2, 80)], 1, Beside, &[(0, 1), (1, 1)]);
+}
+
+#[test]
+fn chunks_are_smaller_where_slices_take_long() {
+    let narrow = Room {
+        decode_rows: 1,
+        ..ROOM
+    };
+    let check = |slices: &[(usize, u32)], rows| {
+        let costs = costs(slices, &[]);
+        let now = Situation {
+            slice_owed: true,
+            ..situation(narrow, &costs)
+        };
+        check_in(&now, &[(D, 0), (p(99), 0)], Chunk, &[(1, rows)]);
+        check_in(&now, &[(N, 0), (p(99), 0)], Chunk, &[(1, 32)]);
+    };
+    check(&[], 32);
+    check(&[(32, 50)], 32);
+    check(&[(32, 51)], 4);
+    // By bounds: more rows take no more than in proportion.
+    check(&[(4, 10)], 16);
+    check(&[(4, 10), (16, 20)], 32);
+    // By trial.
+    check(&[(4, 10), (16, 40)], 32);
+    check(&[(4, 10), (16, 40), (32, 80)], 16);
+    check(&[(4, 60)], 4);
+    check(&[(4, 60), (32, 121)], 4);
+    check(&[(4, 60), (32, 120)], 32);
+}
+
+#[test]
+fn too_many_decoders_take_turns() {
+    let room = Room {
+        decode_rows: 2,
+        ..ROOM
+    };
+    let mut demands: Vec<_> = (0..5).map(|slot| demand(slot, D)).collect();
+    let mut counts = [0; 5];
+    let mut served = 0;
+    for _window in 0..50 {
+        let (_, shares) = plan(&demands, &situation(room, &Costs::default()));
+        for share in shares {
+            served += 1;
+            let slot = share.slot.0 as usize;
+            counts[slot] += 1;
+            demands[slot].served = served;
+        }
+    }
+    assert_eq!(counts, [20; 5]);
+}
+
+fn wants() -> impl Strategy<Value = Vec<(Want, u32)>> {
+    let want = prop_oneof![
+        (1usize..5).prop_map(|rows| Want::Decode { rows }),
+        (1usize..300).prop_map(|left| Want::Prompt { left }),
+        Just(Want::Nothing),
+    ];
+    prop::collection::vec((want, 0u32..200), 0..12)
+}
+
+fn room() -> impl Strategy<Value = Room> {
+    (1usize..200, 1usize..200, 1usize..12, 1usize..200).prop_map(
+        |(rows, decode_rows, logits_rows, chunk_rows)| Room {
+            rows,
+            decode_rows,
+            logits_rows,
+            chunk_rows,
+        },
+    )
+}
+
+fn measured() -> impl Strategy<Value = Costs> {
+    let times = || prop::collection::vec((1usize..300, 0u32..120), 0..6);
+    (times(), times()).prop_map(|(slices, windows)| costs(&slices, &windows))
+}
+
+/// A window or chunk holds what is wanted, and fits.
+fn check_plan(wants: &[(Want, u32)], room: Room, next: Next, plan: &[Share]) {
+    let (mut all, mut prompt, mut logits) = (0, 0, 0);
+    for (i, share) in plan.iter().enumerate() {
+        let twice = plan[..i].iter().any(|other| other.slot == share.slot);
+        assert!(!twice, "twice in {plan:?}");
+        all += share.rows;
+        match wants[share.slot.0 as usize].0 {
+            Want::Nothing => panic!("rows for nobody in {plan:?}"),
+            Want::Decode { rows } => {
+                assert_eq!((rows, Beside), (share.rows, next));
+                logits += rows;
+            }
+            Want::Prompt { left } => {
+                assert!((1..=left).contains(&share.rows));
+                prompt += share.rows;
+                logits += usize::from(share.rows == left);
+            }
+        }
+    }
+    let rows_max = if next == Beside {
+        room.decode_rows
+    } else {
+        room.rows
+    };
+    assert!(
+        all <= rows_max && logits <= room.logits_rows,
+        "{plan:?} in {room:?}"
+    );
+    // Beside a pass, short prompts are not kept to a chunk.
+    assert!(prompt <= room.chunk_rows.max(room.decode_rows), "{plan:?}");
+    assert!(next == Beside || prompt <= room.chunk_rows, "{plan:?}");
+    assert_eq!(plan.is_empty(), matches!(next, Nothing | Slice));
+}
+
+proptest! {
+    #[test]
+    fn any_demands_in_any_situation(
+        wants in wants(), room in room(), costs in measured(),
+        pass_rows in prop::option::of(1usize..200), slice_owed in any::<bool>(),
+    ) {
+        let now = Situation { pass_rows, slice_owed, ..situation(room, &costs) };
+        let demands: Vec<_> = wants
+            .iter()
+            .enumerate()
+            .map(|(i, (want, ms))| Demand { waited: *ms * MS, ..demand(i, *want) })
+            .collect();
+        let (next, plan) = plan(&demands, &now);
+        check_plan(&wants, room, next, &plan);
+        let can_decode = |want: &Want| match want {
+            Want::Decode { rows } => *rows <= room.decode_rows.min(room.logits_rows),
+            _ => false,
+        };
+        let decodes = wants.iter().any(|(want, _)| can_decode(want));
+        let reads = wants.iter().any(|(want, _)| matches!(want, Prompt { .. }));
+        // Somebody gets on whenever anybody could.
+        prop_assert_eq!(next == Nothing, !decodes && !reads && pass_rows.is_none());
+        // A lane holds one pass.
+        prop_assert!(next != Chunk || pass_rows.is_none());
+        prop_assert!(next != Slice || pass_rows.is_some());
+        // After a window the pass gets on; without one to wait for, it always does.
+        prop_assert!(pass_rows.is_none() || !slice_owed || next == Slice);
+        prop_assert!(pass_rows.is_none() || decodes || reads || next == Slice);
+        // Whoever has waited too long gets a window, unless a slice is owed.
+        let slowest = (0..64).map(|rows| costs.window(rows)).max();
+        let limit = now.gap_max.max(3 * slowest.unwrap_or_default());
+        let late = wants.iter().any(|(want, ms)| matches!(want, Want::Decode { .. }) && *ms * MS > limit);
+        let rows: usize = wants
+            .iter()
+            .map(|(want, _)| if let Want::Decode { rows } = want { *rows } else { 0 })
+            .sum();
+        let fit = rows <= room.decode_rows.min(room.logits_rows);
+        prop_assert!(!late || !fit || slice_owed || next == Beside);
+    }
+
+    /// Hours of one stream and an endless prompt, with slices and windows that always take the same.
+    #[test]
+    fn both_lanes_get_on(slice in 1u32..60, window in 1u32..300) {
+        let costs = costs(&[(32, slice)], &[(1, window)]);
+        let mut now = Situation { pass_rows: Some(32), ..situation(ROOM, &costs) };
+        let (mut waited, mut worst, mut slices, mut windows) = (0, 0, 0, 0);
+        for _ in 0..1000 {
+            let demands = [Demand { waited: waited * MS, ..demand(0, D) }];
+            match plan(&demands, &now).0 {
+                Next::Slice => {
+                    (slices, waited, now.slice_owed) = (slices + 1, waited + slice, false);
+                }
+                Next::Window => {
+                    worst = worst.max(waited + window);
+                    (windows, waited, now.slice_owed) = (windows + 1, 0, true);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        prop_assert!(windows > 0 && slices >= windows);
+        prop_assert!(worst <= 100.max(3 * window).max(slice + window), "{worst}");
+    }
+}
