@@ -3,7 +3,7 @@
 //! Every output value is computed by one task in an order that depends on its row alone, so neither the number of workers nor the
 //! other rows of a window can change a bit of it.
 
-use std::{convert::Infallible, ops::Range, sync::Arc};
+use std::{convert::Infallible, ops::Range, sync::Arc, time::Duration};
 
 use super::{
     cores::Cores,
@@ -20,6 +20,7 @@ use crate::{
     },
     engine::executor::Slot,
     gguf::Gguf,
+    ledger::{Place, scratch_row_bytes},
     model::window::{Rows, Window},
     quant,
 };
@@ -55,7 +56,7 @@ pub struct Cpu {
     scratch: Vec<KernelScratch>,
     caches: Caches,
     experts: ExpertScratch,
-    rows_max: usize,
+    vocab: usize,
     /// `[logits_rows, vocab] f32`
     logits: Vec<f32>,
     moved_bytes: u64,
@@ -129,7 +130,7 @@ impl Cpu {
             scratch,
             caches: Caches::default(),
             experts: ExpertScratch::default(),
-            rows_max: 0,
+            vocab: 0,
             logits: Vec::new(),
             moved_bytes: 0,
             cold_windows: COLD_WINDOWS,
@@ -180,6 +181,11 @@ impl Cpu {
 
 impl Backend for Cpu {
     const NAME: &'static str = "cpu";
+    /// Larger chunks read prompts no faster: products are bound by arithmetic from here on.
+    const GAP_MAX: Duration = Duration::from_millis(150);
+    const CHUNK_ROWS: usize = 128;
+    /// A window costs the same in either lane, so a whole chunk may ride.
+    const SPARE_ROWS: usize = usize::MAX;
 
     type Error = Infallible;
     type Matrix = Matrix;
@@ -201,7 +207,7 @@ impl Backend for Cpu {
 
     fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), Infallible> {
         self.width = needs.residual;
-        self.rows_max = room.rows;
+        self.vocab = needs.vocab;
         for (index, buffer) in self.acts.buffers.iter_mut().enumerate() {
             *buffer = vec![0.0; room.rows * needs.widths.at(index)];
         }
@@ -214,8 +220,16 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn residual(&mut self) -> Result<Vec<f32>, Infallible> {
-        Ok(vec![0.0; self.rows_max * self.width])
+    fn residual(&mut self, rows: usize) -> Result<Vec<f32>, Infallible> {
+        Ok(vec![0.0; rows * self.width])
+    }
+
+    const WEIGHTS: Place = Place::Mapped;
+    const CACHES: Place = Place::Own;
+
+    fn scratch_bytes(needs: &Needs, room: &Room) -> u64 {
+        let residual = 4 * needs.residual as u64;
+        scratch_row_bytes(needs) * room.rows as u64 + residual * room.decode_rows as u64
     }
 
     fn page_bytes(kv: &KvShape, kind: KvType) -> usize {
@@ -336,7 +350,7 @@ impl Backend for Cpu {
         norm: &Vec<f32>,
         eps: f32,
         output: &Matrix,
-    ) -> Result<&[f32], Infallible> {
+    ) -> Result<(), Infallible> {
         let (isa, width, count) = (self.isa, self.width, window.rows().logits().len());
         self.cold_windows = self.cold_windows.saturating_sub(1);
         let normed = self.acts.rows_mut(Act::Normed, count, width);
@@ -353,6 +367,10 @@ impl Backend for Cpu {
         self.quantise(count, Act::Normed, width, &[output.kind()]);
         self.product_into(output, count, &mut logits);
         self.logits = logits;
-        Ok(&self.logits[..count * output.outputs()])
+        Ok(())
+    }
+
+    fn logits(&mut self, row: usize) -> Result<&[f32], Infallible> {
+        Ok(&self.logits[row * self.vocab..][..self.vocab])
     }
 }

@@ -3,7 +3,7 @@
 use super::Cpu;
 use crate::{
     backend::{
-        Act, AttentionNeeds, AttentionWeights, DeltaWeights, Needs, Room,
+        Act, AttentionWeights, DeltaWeights, Needs, Room,
         shape::{self, AttentionShape, BetaDecay, QkNorm, Rope},
     },
     cpu::{
@@ -76,7 +76,7 @@ impl Rotation {
 impl Caches {
     pub(super) fn new(needs: &Needs, room: &Room, workers: usize) -> Self {
         let cache =
-            |layer: &AttentionNeeds| KvCache::new(cache_shape(&layer.kv), room.kv_type, room.pages);
+            |layer: &AttentionShape| KvCache::new(cache_shape(&layer.kv), room.kv_type, room.pages);
         Self {
             kv: needs.attention.iter().map(cache).collect(),
             attention: needs

@@ -333,6 +333,6 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
-        op!(_mm_prefetch::<_MM_HINT_T0>(at.cast()))
+        op!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
     }
 }
