@@ -1,0 +1,42 @@
+// `exp` and what is made of it: `src/cpu/math/functions.rs` with the same constants and the same chain of fused multiply-adds, hence the same bits
+// (a NaN stays a NaN, though not with the same payload). `exp` gives 0 below -87 and `exp(88)` above 88.
+#pragma once
+#include "device.cuh"
+
+DEVICE float exp_of(float x) {
+    float bounded = -87.0f > x ? -87.0f : x; // the constant comes first, so that a NaN stays
+    bounded = 88.0f < bounded ? 88.0f : bounded;
+    float shifted = fmaf(bounded, 1.44269504f, 12582912.0f);
+    float n = shifted - 12582912.0f;
+    float r = fmaf(n, -0.693147182f, bounded);
+    r = fmaf(n, 1.9046542e-9f, r);
+    float p = 1.381447e-3f;
+    p = fmaf(p, r, 8.36878e-3f);
+    p = fmaf(p, r, 4.1668393e-2f);
+    p = fmaf(p, r, 1.666652e-1f);
+    p = fmaf(p, r, 4.9999994e-1f);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    float y = p * float_of((bits_of(shifted) << 23) + 0x3f800000u);
+    return x < -87.0f ? 0.0f : y;
+}
+
+/// `1 / (1 + exp(-x))`
+DEVICE float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(0.0f - x)); }
+
+/// `x / (1 + exp(-x))`
+DEVICE float silu_of(float x) { return x / (1.0f + exp_of(0.0f - x)); }
+
+/// `ln(1 + exp(x))`
+DEVICE float softplus_of(float x) {
+    float low = 0.0f - x;
+    float y = exp_of(low < x ? low : x);
+    float z = y / (2.0f + y);
+    float w = z * z;
+    float q = 1.4012551e-1f;
+    q = fmaf(q, w, 1.3999511e-1f);
+    q = fmaf(q, w, 2.0010853e-1f);
+    q = fmaf(q, w, 3.3333206e-1f);
+    float log1p = (z + z) * fmaf(q, w, 1.0f);
+    return (0.0f > x ? 0.0f : x) + log1p;
+}
