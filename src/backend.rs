@@ -3,11 +3,12 @@
 //! Buffers have names ([`Act`]) and fixed places, sized once for the largest window, so that nothing is allocated between schedule and
 //! emit and a device backend can capture its work. Knows shapes, not model families.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use crate::{
-    engine::executor::Slot,
+    engine::executor::{Outcome, Slot},
     gguf::{Gguf, Tensor},
+    ledger::Place,
     model::window::{Rows, Window},
 };
 
@@ -96,15 +97,6 @@ pub struct ExpertSource {
     pub experts: Vec<MatrixSource>,
 }
 
-/// What an attention layer needs room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttentionNeeds {
-    /// Query heads.
-    pub heads: usize,
-    /// Keys and values.
-    pub kv: KvShape,
-}
-
 /// What a model needs besides its weights, known before anything is allocated.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
@@ -112,14 +104,18 @@ pub struct Needs {
     pub widths: Widths,
     /// Width of the residual.
     pub residual: usize,
-    /// Every attention layer's query heads, keys and values.
-    pub attention: Vec<AttentionNeeds>,
+    /// Every attention layer.
+    pub attention: Vec<AttentionShape>,
     /// Every delta-net layer's state.
     pub delta: Vec<DeltaShape>,
+    /// The ways in which layers choose experts, each once.
+    pub routes: Vec<RouteShape>,
     /// Experts a row uses in one layer, at most.
     pub experts_used: usize,
     /// Width of an expert's intermediate, at most.
     pub expert_width: usize,
+    /// Widths of the intermediates of experts that are chosen, each once.
+    pub routed_widths: Vec<usize>,
     /// Width of a row of logits.
     pub vocab: usize,
 }
@@ -127,8 +123,10 @@ pub struct Needs {
 /// How much of everything a backend shall hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Rows of the largest window.
+    /// Rows of the largest window of either lane.
     pub rows: usize,
+    /// Rows of the largest window of the decode lane.
+    pub decode_rows: usize,
     /// Rows with logits in one window.
     pub logits_rows: usize,
     /// Slots with recurrent state.
@@ -218,6 +216,18 @@ pub trait Backend: Sized + 'static {
     /// What it is called in settings and messages.
     const NAME: &'static str;
 
+    /// The pause that a running stream may have because of others, where settings name none.
+    const GAP_MAX: Duration;
+
+    /// Prompt rows of a window where settings name no number: as few as read a long prompt at nearly full speed.
+    const CHUNK_ROWS: usize;
+
+    /// Prompt rows that a window of the decode lane has room for, beside a row for every slot.
+    const SPARE_ROWS: usize;
+
+    /// How many likeliest tokens [`outcome`](Self::outcome) tells of a row; 0 if it tells logits only.
+    const CANDIDATES: usize = 0;
+
     /// A failed device or memory operation. Fatal to the engine.
     type Error: std::error::Error + Send + Sync + 'static;
     /// A weight matrix.
@@ -249,14 +259,56 @@ pub trait Backend: Sized + 'static {
     /// Allocates every buffer, cache and state. Called once, after all weights and before the first window.
     fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), Self::Error>;
 
-    /// A residual for [`Room::rows`] rows.
-    fn residual(&mut self) -> Result<Self::Residual, Self::Error>;
+    /// A residual for so many rows. Called once a lane, after `allocate`.
+    fn residual(&mut self, rows: usize) -> Result<Self::Residual, Self::Error>;
 
     /// **Units**: bytes. One KV page of one attention layer.
     fn page_bytes(kv: &KvShape, kind: KvType) -> usize;
 
     /// **Units**: bytes. One slot's state in one delta-net layer.
     fn state_bytes(shape: &DeltaShape) -> usize;
+
+    /// Takes note of a window's rows before anything of it is computed.
+    fn begin(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
+        let _ = window;
+        Ok(())
+    }
+
+    /// The ops that follow, up to [`leave`](Self::leave), are a slice of this window.
+    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
+        let _ = window;
+        Ok(())
+    }
+
+    /// Ends a slice. On return no slice before this one is still being computed.
+    fn leave(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
+        let _ = window;
+        Ok(())
+    }
+
+    /// Computes a window of the decode lane as a whole, which `enqueue` says, and tells that it did; or leaves it to be computed slice by slice. What
+    /// `enqueue` puts on a device may be recorded and used again for other windows of as many rows: it must depend on nothing else.
+    fn whole(
+        &mut self,
+        window: &mut Window<Self>,
+        enqueue: impl FnOnce(&mut Self, &mut Window<Self>) -> Result<(), Self::Error>,
+    ) -> Result<bool, Self::Error> {
+        let _ = (window, enqueue);
+        Ok(false)
+    }
+
+    /// Where weights are read from.
+    const WEIGHTS: Place;
+    /// Where caches and buffers lie.
+    const CACHES: Place;
+
+    /// **Units**: bytes. What a tensor takes where weights are read from.
+    fn weight_bytes(tensor: &Tensor) -> u64 {
+        tensor.bytes as u64
+    }
+
+    /// **Units**: bytes. All buffers of windows but the logits.
+    fn scratch_bytes(needs: &Needs, room: &Room) -> u64;
 
     /// Closes the gap that `gone` leaves among the first `count` rows of a residual.
     fn close_gap(&mut self, residual: &mut Self::Residual, gone: Range<usize>, count: usize);
@@ -310,12 +362,26 @@ pub trait Backend: Sized + 'static {
         weights: &ExpertWeights<Self>,
     ) -> Result<(), Self::Error>;
 
-    /// Logits of the rows that asked, `[rows that asked, vocab] f32`.
+    /// Computes the logits of the rows that are asked. After [`settle`](Self::settle) what became of them can be read until the next call.
     fn head(
         &mut self,
         window: &Window<Self>,
         norm: &Self::Vector,
         eps: f32,
         output: &Self::Matrix,
-    ) -> Result<&[f32], Self::Error>;
+    ) -> Result<(), Self::Error>;
+
+    /// Waits for what [`head`](Self::head) has enqueued.
+    fn settle(&mut self, window: &Window<Self>) -> Result<(), Self::Error> {
+        let _ = window;
+        Ok(())
+    }
+
+    /// What became of the `row`th row that was asked: no less than was asked.
+    fn outcome(&mut self, row: usize) -> Result<Outcome<'_>, Self::Error> {
+        self.logits(row).map(Outcome::Logits)
+    }
+
+    /// Logits of the same row, `[vocab] f32`.
+    fn logits(&mut self, row: usize) -> Result<&[f32], Self::Error>;
 }

@@ -15,6 +15,8 @@ pub enum Place {
     Mapped,
     /// In the process's own memory.
     Own,
+    /// In a device's memory.
+    Device,
 }
 
 /// One line of the plan.
@@ -40,16 +42,12 @@ pub struct Ledger {
 impl Ledger {
     /// What a model with these needs takes in this room.
     pub fn plan<B: Backend>(file: &Gguf, needs: &Needs, room: &Room) -> Self {
-        let weights: u64 = file
-            .tensors()
-            .iter()
-            .map(|tensor| tensor.bytes as u64)
-            .sum();
+        let weights: u64 = file.tensors().iter().map(B::weight_bytes).sum();
         let experts: u64 = file
             .tensors()
             .iter()
             .filter(|tensor| tensor.name.contains("_exps."))
-            .map(|tensor| tensor.bytes as u64)
+            .map(B::weight_bytes)
             .sum();
         let pages = needs
             .attention
@@ -57,24 +55,24 @@ impl Ledger {
             .map(|layer| B::page_bytes(&layer.kv, room.kv_type) as u64);
         let states = needs.delta.iter().map(|shape| B::state_bytes(shape) as u64);
         let (page, state): (u64, u64) = (pages.sum(), states.sum());
-        let row = scratch_row_bytes(needs);
+        let scratch = B::scratch_bytes(needs, room);
         let logits = room.logits_rows as u64 * needs.vocab as u64 * 4;
         let entries = vec![
             Entry {
                 what: "experts",
-                place: Place::Mapped,
+                place: B::WEIGHTS,
                 bytes: experts,
                 because: format!("{} experts of a layer used by a row", needs.experts_used),
             },
             Entry {
                 what: "other weights",
-                place: Place::Mapped,
+                place: B::WEIGHTS,
                 bytes: weights - experts,
                 because: "read by every row".to_owned(),
             },
             Entry {
                 what: "KV cache",
-                place: Place::Own,
+                place: B::CACHES,
                 bytes: page * room.pages as u64,
                 because: format!(
                     "{} pages of {PAGE_TOKENS} positions, {page} bytes each, {} attention layers, {}",
@@ -85,7 +83,7 @@ impl Ledger {
             },
             Entry {
                 what: "recurrent state",
-                place: Place::Own,
+                place: B::CACHES,
                 bytes: state * room.slots as u64,
                 because: format!(
                     "{} slots, {state} bytes each, {} delta-net layers",
@@ -95,13 +93,17 @@ impl Ledger {
             },
             Entry {
                 what: "scratch",
-                place: Place::Own,
-                bytes: row * room.rows as u64,
-                because: format!("{} rows of a window, {row} bytes each", room.rows),
+                place: B::CACHES,
+                bytes: scratch,
+                because: format!(
+                    "{} rows of a window, about {} each",
+                    room.rows,
+                    bytes(scratch / room.rows.max(1) as u64)
+                ),
             },
             Entry {
                 what: "logits",
-                place: Place::Own,
+                place: B::CACHES,
                 bytes: logits,
                 because: format!("{} rows, vocabulary of {}", room.logits_rows, needs.vocab),
             },
@@ -138,31 +140,33 @@ pub fn scratch_row_bytes(needs: &Needs) -> u64 {
 impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for entry in self.entries.iter().filter(|entry| entry.bytes > 0) {
-            let place = if entry.place == Place::Mapped {
-                "file"
-            } else {
-                "own"
+            let place = match entry.place {
+                Place::Mapped => "file",
+                Place::Own => "own",
+                Place::Device => "device",
             };
             writeln!(
                 f,
-                "{:<16} {:>10}  {place:<5} {}",
+                "{:<16} {:>10}  {place:<6} {}",
                 entry.what,
                 bytes(entry.bytes),
                 entry.because
             )?;
         }
-        writeln!(
-            f,
-            "{:<16} {:>10}  mapped from the file, no copy",
-            "total",
-            bytes(self.total(Place::Mapped))
-        )?;
-        write!(
-            f,
-            "{:<16} {:>10}  of the process's own memory",
-            "",
-            bytes(self.total(Place::Own))
-        )
+        let totals = [
+            (Place::Mapped, "mapped from the file, no copy"),
+            (Place::Device, "of the device's memory"),
+            (Place::Own, "of the process's own memory"),
+        ];
+        let there = totals.iter().filter(|(place, _)| self.total(*place) > 0);
+        let lines: Vec<String> = there
+            .enumerate()
+            .map(|(at, (place, what))| {
+                let head = if at == 0 { "total" } else { "" };
+                format!("{head:<16} {:>10}  {what}", bytes(self.total(*place)))
+            })
+            .collect();
+        f.write_str(&lines.join("\n"))
     }
 }
 

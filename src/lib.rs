@@ -9,12 +9,12 @@
 //! tokenize, generate, detokenize, stop. Its types are erased once, at the router in [`http`].
 //!
 //! **Inside, the engine thread.** One OS thread owns every sequence, KV page and recurrent state ([`engine`]). Its turn: take events, ask every sequence what it
-//! wants, schedule a window, advance the pass by one layer, and after the last layer sample and emit. What computes is an [`engine::executor::Executor`]; a
+//! wants, begin a pass or advance one by a slice (a layer), and after the last sample and emit. What computes is an [`engine::executor::Executor`]; a
 //! [`model::Runner`] is the real one, and simulations bring their own.
 //!
 //! Between the two stand the only queues, both bounded: the engine's inbox, and one outbox a sequence. An outbox's free places are the sequence's **credits**: it asks for
 //! rows only while there is room for what they produce, so a reader who stops parks his own sequence and nobody else's. Dropping the stream cancels: the
-//! sequence's rows leave the pass at the next layer, and its slot and pages are free.
+//! sequence's rows leave the pass at the next slice, and its slot and pages are free.
 //!
 //! **A layer** is a chain of ops with typed hand-overs, `Hidden -> Normed -> Routed -> Resident -> Branch -> Hidden` ([`op`]). Ops put work on a [`backend::Backend`] and return;
 //! data lies in the backend's named buffers. The files of [`pipelines`] say, for each model family, which ops a layer is made of; the trunk is a loop over layers.
@@ -28,38 +28,48 @@
 //! | [`stage`], [`expression`] | the outer level: one async step a file, and the chain |
 //! | [`engine`], [`sampler`] | the engine thread: events, sequences, schedule, windows, pages; choosing tokens |
 //! | [`model`], [`op`], [`pipelines`] | from a file to layers; the inner level; one file a family |
-//! | [`backend`], [`cpu`] | what ops ask of a machine; the CPU as one: worker pool, kernels by instruction set, attention, delta net, routing |
+//! | [`backend`] | what ops ask of a machine |
+//! | [`cpu`] | the CPU as one: worker pool, kernels by instruction set, attention, delta net, routing |
+//! | [`cuda`] | a CUDA device as one: found at run time; `kernels/*.cu`, compiled for the device and the model's shape, and kept on disk |
 //! | [`ledger`] | the memory plan, made before the first allocation |
 //! | [`http`], [`settings`], [`cli`] | the API, the settings, the program |
 //! | [`synth`], [`inspect`] | synthetic model files; what a file holds |
 //!
 //! # Life of a window
 //!
-//! The schedule takes one row of every sequence that decodes and has credit, and adds prompt rows up to a limit, so a window holds rows of several sequences
-//! ([`model::window::Rows`]). The residual rows are the whole state of a pass between two layers. In a layer of experts the rows are grouped by expert, and each
-//! expert's weights are read once for all its rows. Only rows that need logits go through the head.
+//! A window holds rows of several sequences ([`model::window::Rows`]), and its residual rows are the whole state of a pass between two layers. So two passes may be
+//! under way. On the **decode lane** goes one row of every sequence that decodes and has credit, and prompt rows as far as the window stays short. On the **prompt lane** go
+//! chunks of the other prompts; before every slice the schedule asks whether one more would make a stream wait for longer than it may, by what slices and windows have taken so
+//! far ([`engine::costs`]), and if so a decode window comes first. In a layer of experts the rows are grouped by expert, and each expert's weights are read once for all its
+//! rows. Only rows that need logits go through the head, and what the sampler asks of them (the likeliest token, the likeliest few, everything) travels with the row.
+//!
+//! On a device a slice is enqueued and the host waits for the one before it, so no more than two are ever queued there. A decode window of few rows is one **graph**: its launches are
+//! recorded once for each number of rows and length of context, both rounded up, and replayed. Which rows, positions and pages it is about the kernels read from tables
+//! that travel before it.
 //!
 //! # Invariants
 //!
 //! - **Same tokens whatever the load.** A row's arithmetic depends on its own sequence and position only: not on the rows that share its window, the chunks of its
-//!   prompt, the number of workers or the instruction set. [`cpu::kernels`] defines the arithmetic of products, [`cpu::math`] that of rows,
+//!   prompt, the number of workers or the instruction set; products have the same bits on a device. [`cpu::kernels`] defines the arithmetic of products, [`cpu::math`] that of rows,
 //!   [`cpu::attention`] and [`cpu::delta_net`] where sums are cut. Draws are a function of (seed, position).
-//! - **No copy of the weights.** They are read where the file is mapped.
+//! - **No copy of the weights** on the host. The CPU reads them where the file is mapped; a device gets the same bytes.
+//! - **No CUDA to build with, none needed to run.** Driver and compiler are looked for at run time; what is not there is an answer, not a crash.
 //! - **No lock and no await between schedule and emit**, and no allocation that grows with the model: buffers are made when the model is loaded.
 //! - **No waiting without a bound**: inbox, outboxes, queue and bodies have limits, and exceeding one is an error with a number.
 //! - **No panic from a file or a client.** Files are checked when opened, requests before they enter the engine. A panic of the engine thread would be a bug; it ends the
 //!   requests with an error and shows in `/health`.
-//! - **No unsafe outside** memory mapping ([`gguf`]), the CPU backend ([`cpu`]) and the sampler's scans; each block says who keeps its promise.
+//! - **No unsafe outside** memory mapping ([`gguf`]), the backends ([`cpu`], [`cuda`]) and the sampler's scans; each block says who keeps its promise.
 //!
 //! # Words
 //!
 //! **Request**: what a client sent. **Sequence**: its tokens, pages, recurrent state and sampler. **Slot**: a place for an active sequence. **Row**: one position of one sequence to be
-//! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Chunk**: the prompt rows of one sequence in one window.
-//! **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **TTFT**: time to first token. **ITL**: time between tokens.
+//! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Lane**: which of the two passes that may be under way. **Slice**: what a pass advances by, a layer as a rule.
+//! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **TTFT**: time to first token. **ITL**: time between tokens.
 
 pub mod backend;
 pub mod cli;
 pub mod cpu;
+pub mod cuda;
 pub mod engine;
 pub mod expression;
 pub mod gguf;

@@ -9,7 +9,7 @@ pub mod file;
 pub mod written;
 
 use crate::{backend::shape::KvType, engine::EngineSettings};
-use written::{KvWritten, ModelWritten, ServerWritten};
+use written::{BackendWritten, KvWritten, ModelWritten, ServerWritten};
 
 /// Where `serve` listens when nothing is said.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
@@ -20,9 +20,38 @@ pub const MAX_BODY_MIB_DEFAULT: usize = 16;
 /// **Units**: seconds. How long running answers may take after a signal when nothing is said.
 pub const GRACE_S_DEFAULT: u64 = 10;
 
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// A CUDA device where there is one that will do, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A CUDA device, or nothing.
+    Cuda,
+}
+
+/// How a CUDA device is used, as checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaSettings {
+    /// Which device.
+    pub device: usize,
+    /// **Units**: bytes. Device memory that may be used; `None` is what is free, less a reserve.
+    pub vram: Option<u64>,
+    /// Where compiled kernels are kept; `None` is the user's cache directory.
+    pub kernel_cache: Option<PathBuf>,
+}
+
+/// **Units**: bytes. Less device memory than this holds no model.
+const VRAM_LEAST: u64 = 16 << 20;
+
 /// How a model is loaded and run, as checked.
 #[derive(Clone, Debug)]
 pub struct ModelSettings {
+    /// What computes.
+    pub backend: BackendChoice,
+    /// The CUDA device, if one is used.
+    pub cuda: CudaSettings,
     /// Threads that compute; `None` is one for every physical core that the process may use.
     pub threads: Option<NonZeroUsize>,
     /// Sequences computed at once.
@@ -101,7 +130,29 @@ impl ModelSettings {
             .threads
             .map(|threads| within("threads", threads, 1, 1024))
             .transpose()?;
+        let vram = match written.vram {
+            None => None,
+            Some(size) if size.as_u64() >= VRAM_LEAST => Some(size.as_u64()),
+            Some(size) => {
+                return Err(SettingsError::OutOfRange {
+                    name: "vram",
+                    got: size.as_u64() as usize,
+                    low: VRAM_LEAST as usize,
+                    high: usize::MAX,
+                });
+            }
+        };
         Ok(Self {
+            backend: match written.backend {
+                None | Some(BackendWritten::Auto) => BackendChoice::Auto,
+                Some(BackendWritten::Cpu) => BackendChoice::Cpu,
+                Some(BackendWritten::Cuda) => BackendChoice::Cuda,
+            },
+            cuda: CudaSettings {
+                device: within("device", written.device.unwrap_or(0), 0, 255)?,
+                vram,
+                kernel_cache: written.kernel_cache,
+            },
             threads: threads.and_then(NonZeroUsize::new),
             slots: within("slots", written.slots.unwrap_or(SLOTS_DEFAULT), 1, 256)?,
             context_tokens: written
@@ -114,12 +165,15 @@ impl ModelSettings {
                 KvWritten::Q8_0 => KvType::Q8_0,
             }),
             engine: EngineSettings {
-                chunk_rows: within(
-                    "chunk-rows",
-                    written.chunk_rows.unwrap_or(defaults.chunk_rows),
-                    1,
-                    4096,
-                )?,
+                chunk_rows: written
+                    .chunk_rows
+                    .map(|rows| within("chunk-rows", rows, 1, 4096))
+                    .transpose()?,
+                gap_max: written
+                    .max_gap_ms
+                    .map(|ms| within("max-gap-ms", ms, 1, 60_000))
+                    .transpose()?
+                    .map(|ms| Duration::from_millis(ms as u64)),
                 queue: within("queue", written.queue.unwrap_or(defaults.queue), 1, 65_536)?,
                 step_stats: written.step_stats,
                 ..defaults

@@ -6,6 +6,7 @@ use metrics_exporter_prometheus::BuildError as MetricsError;
 
 use crate::{
     cpu::backend::Cpu,
+    cuda::{Cuda, CudaError},
     engine::{StartError, request::EngineError},
     gguf::GgufError,
     model::{
@@ -41,6 +42,18 @@ pub(super) enum Failure {
     /// The engine does not start.
     #[error(transparent)]
     Start(#[from] Failed<Cpu>),
+    /// There is no device that can be used.
+    #[error(transparent)]
+    Device(#[from] CudaError),
+    /// The engine does not start on the device.
+    #[error(transparent)]
+    StartDevice(#[from] Failed<Cuda>),
+    /// The engine ended on its own.
+    #[error("the engine stopped: {why}")]
+    Engine {
+        /// What it said last.
+        why: String,
+    },
     /// No synthetic file was written.
     #[error(transparent)]
     Synth(#[from] SynthError),
@@ -81,8 +94,22 @@ impl Failure {
         ExitCode::from(self.code())
     }
 
+    /// Why the device that is there is not used; nothing if there is none. Failures that the CPU would meet too are not the device's.
+    pub(super) fn without_device(&self) -> Option<String> {
+        match self {
+            Self::Device(CudaError::NoDriver | CudaError::NoDevice { .. }) => None,
+            Self::StartDevice(StartError::Build(BuildError::Allocate(error))) => {
+                Some(error.to_string())
+            }
+            failure => Some(failure.to_string()),
+        }
+    }
+
     fn code(&self) -> u8 {
         match self {
+            Self::Device(_) | Self::StartDevice(StartError::Build(_) | StartError::Settings(_)) => {
+                USAGE
+            }
             Self::Settings(_) | Self::File(_) | Self::Text(_) | Self::Load(_) => USAGE,
             Self::Start(StartError::Build(BuildError::Load(_)) | StartError::Settings(_)) => USAGE,
             Self::Synth(
@@ -117,6 +144,25 @@ impl Failure {
             Self::Start(StartError::Build(BuildError::Allocate(_))) => {
                 Some("Fewer --slots, a smaller --ctx or --kv q8_0 need less.".into())
             }
+            Self::Device(CudaError::NoDriver | CudaError::OldDriver { .. }) => Some(
+                "Install the NVIDIA driver, or leave --backend out: then the CPU computes.".into(),
+            ),
+            Self::Device(CudaError::NoDevice { .. } | CudaError::OldDevice { .. }) => Some(
+                "`nvidia-smi -L` lists the devices; --device N chooses one.".into(),
+            ),
+            Self::StartDevice(StartError::Build(BuildError::Allocate(CudaError::NoCompiler {
+                ..
+            }))) => Some(
+                "Put libnvrtc of CUDA 12 or 13 where LD_LIBRARY_PATH finds it; the Python package nvidia-cuda-nvrtc holds one.".into(),
+            ),
+            Self::StartDevice(StartError::Build(BuildError::Allocate(CudaError::DoesNotFit {
+                ..
+            }))) => Some("`tidegate plan FILE --backend cuda` shows what takes how much.".into()),
+            Self::StartDevice(StartError::Build(BuildError::Load(_))) => Some(
+                "`tidegate inspect FILE` shows what a file holds; a download may be incomplete."
+                    .into(),
+            ),
+            Self::Engine { .. } => Some("Running answers were ended with an error. Start it again.".into()),
             Self::Request(RequestError::Engine(EngineError::PromptTooLong { .. })) => Some(
                 "--ctx makes room for longer prompts, up to what the model was made for.".into(),
             ),

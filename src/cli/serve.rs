@@ -6,6 +6,7 @@ use tokio::{net::TcpListener, runtime::Runtime};
 
 use super::{ServeArgs, failure::Failure, signals::StopSignals, source::Source, start::Loaded};
 use crate::{
+    engine::Health,
     http::{
         self,
         app::{App, Served},
@@ -66,11 +67,17 @@ pub(super) fn serve(args: ServeArgs, bundled: &'static [u8]) -> Result<(), Failu
     let app = Arc::new(App::new(served, server.max_body_bytes, metrics));
     let served = runtime.block_on(http::serve(listener, app, server.grace, signals.first()));
     runtime.shutdown_timeout(SHUTDOWN);
+    let health = loaded.engine.health();
     loaded.stop();
     served.map_err(|source| Failure::Io {
         what: "the server failed",
         source,
-    })
+    })?;
+    match health {
+        // said by /health all the while; whoever watches the process is told too
+        Health::Stopped { why: Some(why) } => Err(Failure::Engine { why }),
+        _ => Ok(()),
+    }
 }
 
 /// The async side of the process.

@@ -7,9 +7,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::{failure::Failure, source::Source};
 use crate::{
     cpu::backend::{Cpu, CpuSettings},
+    cuda::{Cuda, Device},
     engine::{Handle, Stopper},
+    gguf::Gguf,
     model::{start, text::ModelText},
-    settings::ModelSettings,
+    settings::{BackendChoice, ModelSettings},
 };
 
 /// How long an engine may take to end: it looks up after every layer, but a stuck one never does.
@@ -32,8 +34,7 @@ impl Loaded {
         let waiting = spinner(&id);
         let file = Arc::new(source.open()?);
         let text = ModelText::read(&file)?;
-        let cpu = cpu(settings);
-        let (engine, stopper) = start::start(file, move || Cpu::new(cpu), settings)?;
+        let (engine, stopper) = engine(&file, settings)?;
         waiting.finish_and_clear();
         Ok(Self {
             id,
@@ -51,7 +52,35 @@ impl Loaded {
     }
 }
 
-/// The backend's share of the settings.
+/// Starts the engine on the backend that the settings choose; `auto` says in one line why it does without a device that is there.
+fn engine(file: &Arc<Gguf>, settings: &ModelSettings) -> Result<(Handle, Stopper), Failure> {
+    if settings.backend != BackendChoice::Cpu {
+        match on_device(file, settings) {
+            Ok(started) => return Ok(started),
+            Err(failure) if settings.backend == BackendChoice::Cuda => return Err(failure),
+            Err(failure) => match failure.without_device() {
+                // without a driver nobody expects one to be used
+                None => tracing::debug!(%failure, "no CUDA device, the CPU computes"),
+                Some(why) => tracing::warn!("the CPU computes: {why}"),
+            },
+        }
+    }
+    let cpu = cpu(settings);
+    Ok(start::start(file.clone(), move || Cpu::new(cpu), settings)?)
+}
+
+fn on_device(file: &Arc<Gguf>, settings: &ModelSettings) -> Result<(Handle, Stopper), Failure> {
+    let device = Device::open(settings.cuda.device)?;
+    tracing::info!(device = %device.name, capability = device.capability, "CUDA device found");
+    let cuda = settings.cuda.clone();
+    Ok(start::start(
+        file.clone(),
+        move || Cuda::new(device, cuda),
+        settings,
+    )?)
+}
+
+/// The CPU's share of the settings.
 pub(super) fn cpu(settings: &ModelSettings) -> CpuSettings {
     CpuSettings {
         threads: settings.threads.map(Into::into),

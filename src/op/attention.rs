@@ -3,7 +3,7 @@
 use super::{Branch, Normed, Op, Pass};
 use crate::{
     backend::{
-        Act, AttentionNeeds, AttentionWeights, Backend,
+        Act, AttentionWeights, Backend,
         shape::{AttentionShape, KvShape, QkNorm, Rope, RopePairs},
     },
     model::loader::{LoadError, Loader},
@@ -74,10 +74,7 @@ impl<B: Backend> Attention<B> {
         ] {
             from.need(act, width);
         }
-        let kv = from.kv(AttentionNeeds {
-            heads,
-            kv: shape.kv,
-        });
+        let kv = from.kv(shape.clone());
         Ok(Self {
             query,
             key,

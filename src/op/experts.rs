@@ -22,7 +22,7 @@ impl<B: Backend> Experts<B> {
         };
         let (gate, up) = from.gate_up_experts(at, residual, width, experts)?;
         let down = from.experts(at, "down", width, residual, experts)?;
-        from.expert_width(width);
+        from.routed_width(width);
         let shared = if from.has(&format!("{at}.ffn_up_shexp.weight")) {
             Some(shared(from, at, width)?)
         } else {

@@ -21,12 +21,13 @@ fn model(flags: &[&str], file: &str) -> Result<ModelSettings, SettingsError> {
 fn flag_wins_over_file_over_default() {
     let settings = model(
         &["--slots", "2"],
-        "slots = 3\nthreads = 5\nkv = \"q8_0\"\nmodel = \"x.gguf\"\nlisten = \"[::1]:1\"",
+        "slots = 3\nthreads = 5\nmax-gap-ms = 70\nkv = \"q8_0\"\nmodel = \"x.gguf\"\nlisten = \"[::1]:1\"",
     )
     .unwrap();
     assert_eq!(settings.slots, 2);
     assert_eq!(settings.threads, NonZeroUsize::new(5));
     assert_eq!(settings.kv, Some(KvType::Q8_0));
+    assert_eq!(settings.engine.gap_max, Some(Duration::from_millis(70)));
     assert_eq!(
         settings.engine.chunk_rows,
         EngineSettings::default().chunk_rows
@@ -44,6 +45,11 @@ fn wrong_settings_say_what_is_wrong() {
         &[],
         "chunk-rows = 0",
         "chunk-rows must be from 1 to 4096, got 0",
+    );
+    check(
+        &["--max-gap-ms", "0"],
+        "",
+        "max-gap-ms must be from 1 to 60000, got 0",
     );
     check(&[], "chunk_rows = 1", "did you mean 'chunk-rows'?");
     check(&[], "thread = 1", "did you mean 'threads'?");

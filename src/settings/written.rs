@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
@@ -11,6 +12,28 @@ use serde::Deserialize;
 #[serde(rename_all = "kebab-case", default)]
 #[command(next_help_heading = "Engine")]
 pub struct ModelWritten {
+    /// What computes [default: auto]
+    ///
+    /// `auto` takes a CUDA device where there is one that can hold the model, and says why where not; `cuda` insists on it.
+    #[arg(long, env = "TIDEGATE_BACKEND", value_name = "NAME", value_enum)]
+    pub backend: Option<BackendWritten>,
+
+    /// CUDA device to use, counted from 0 [default: 0]
+    #[arg(long, env = "TIDEGATE_DEVICE", value_name = "N")]
+    pub device: Option<usize>,
+
+    /// Device memory that may be used, for example 24GiB [default: what is free, less a reserve]
+    ///
+    /// Nothing is ever allocated beyond it. What does not fit is refused with the numbers.
+    #[arg(long, env = "TIDEGATE_VRAM", value_name = "SIZE")]
+    pub vram: Option<ByteSize>,
+
+    /// Where compiled CUDA kernels are kept [default: tidegate/kernels in the user's cache directory]
+    ///
+    /// They are compiled at the first start with a model's shape and a device, which takes seconds to a minute.
+    #[arg(long, env = "TIDEGATE_KERNEL_CACHE", value_name = "DIRECTORY")]
+    pub kernel_cache: Option<PathBuf>,
+
     /// Threads that compute [default: one for every physical core the process may use]
     ///
     /// The workers are pinned to cores. Limits of a container (CPU quota, affinity mask) are respected; more threads than physical cores
@@ -37,11 +60,18 @@ pub struct ModelWritten {
     #[arg(long, env = "TIDEGATE_KV", value_name = "TYPE", value_enum)]
     pub kv: Option<KvWritten>,
 
-    /// Prompt tokens that are read in one step [default: 128]
+    /// Prompt tokens that are read in one step [default: 128 on a CPU, 2048 on a CUDA device]
     ///
     /// Larger chunks read long prompts faster, smaller ones let running answers go on sooner. The answers are the same.
     #[arg(long, env = "TIDEGATE_CHUNK_ROWS", value_name = "N")]
     pub chunk_rows: Option<usize>,
+
+    /// Milliseconds that running answers may pause because a long prompt is read [default: 150, on a CUDA device 30]
+    ///
+    /// A long prompt is left between two layers for as long as the running answers need for their next tokens. Smaller values make these
+    /// smoother, larger ones read long prompts faster. Where the answers' own steps take long, the pause is up to three times their time.
+    #[arg(long, env = "TIDEGATE_MAX_GAP_MS", value_name = "MS")]
+    pub max_gap_ms: Option<usize>,
 
     /// Requests that may wait for a slot [default: 64]
     ///
@@ -86,6 +116,18 @@ pub struct ServerWritten {
     pub grace_s: Option<u64>,
 }
 
+/// What computes.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendWritten {
+    /// A CUDA device where there is one that will do, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A CUDA device.
+    Cuda,
+}
+
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 pub enum KvWritten {
@@ -107,11 +149,16 @@ impl ModelWritten {
     /// What is written here, and where nothing is, what is written in `file`.
     pub fn or(self, file: Self) -> Self {
         Self {
+            backend: self.backend.or(file.backend),
+            device: self.device.or(file.device),
+            vram: self.vram.or(file.vram),
+            kernel_cache: self.kernel_cache.or(file.kernel_cache),
             threads: self.threads.or(file.threads),
             slots: self.slots.or(file.slots),
             ctx: self.ctx.or(file.ctx),
             kv: self.kv.or(file.kv),
             chunk_rows: self.chunk_rows.or(file.chunk_rows),
+            max_gap_ms: self.max_gap_ms.or(file.max_gap_ms),
             queue: self.queue.or(file.queue),
             step_stats: self.step_stats.or(file.step_stats),
         }

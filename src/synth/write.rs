@@ -60,10 +60,25 @@ impl Plan {
             bytes: job.bytes,
             reason,
         };
-        job.write(&partial.0, progress).map_err(failed)?;
+        File::create(&partial.0)
+            .and_then(|file| job.write(&file, progress))
+            .map_err(failed)?;
         fs::rename(&partial.0, path).map_err(failed)?;
         progress.set_position(job.bytes);
         Ok(())
+    }
+
+    /// Writes the same bytes into a file that is open, empty and not to be renamed, such as one that lies in memory.
+    ///
+    /// **Errors**: [`SynthError::Write`].
+    pub fn fill(&self, file: &File) -> Result<(), SynthError> {
+        let job = Job::new(self)?;
+        job.write(file, &ProgressBar::hidden())
+            .map_err(|reason| SynthError::Write {
+                path: "(in memory)".into(),
+                bytes: job.bytes,
+                reason,
+            })
     }
 }
 
@@ -116,8 +131,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    fn write(&self, path: &Path, progress: &ProgressBar) -> io::Result<()> {
-        let file = File::create(path)?;
+    fn write(&self, file: &File, progress: &ProgressBar) -> io::Result<()> {
         file.set_len(self.bytes)?;
         file.write_all_at(&self.header, 0)?;
         progress.inc(self.header.len() as u64);
@@ -125,7 +139,7 @@ impl<'a> Job<'a> {
         thread::scope(|scope| {
             let threads = thread::available_parallelism().map_or(1, usize::from);
             let workers: Vec<_> = (0..threads)
-                .map(|_| scope.spawn(|| self.work(&file, &next, progress)))
+                .map(|_| scope.spawn(|| self.work(file, &next, progress)))
                 .collect();
             workers
                 .into_iter()

@@ -1,0 +1,406 @@
+//! The device as a [`Backend`]: ops enqueue kernels on its stream and return.
+//!
+//! What can be one kernel with what follows is put off until that is known: an addition joins the norm after it, the experts' weighted sum joins both.
+
+use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
+
+use cudarc::driver::{CudaEvent, CudaGraph};
+
+use super::{
+    device::Device,
+    error::{CudaError, During},
+    forms::{Forms, form_of, mask},
+    kernels::Kernels,
+    launch::{Grid, Queue, launch},
+    layout::{self, Layout},
+    memory::{DeviceMemory, Pinned},
+    tables::{FEW_ROWS, RowTables, Tables, bucket},
+    weights::{Experts, Loading, Matrix, Vector, device_bytes},
+};
+use crate::{
+    backend::{
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, MatrixSource,
+        Needs, Room, RouteShape,
+        shape::{DeltaShape, KvShape, KvType},
+    },
+    engine::executor::{Outcome, Slot},
+    gguf::{Gguf, Tensor},
+    ledger::Place,
+    model::window::{Rows, Window},
+    settings::CudaSettings,
+};
+
+mod experts;
+mod head;
+mod memory;
+mod mixers;
+mod products;
+mod record;
+mod window;
+
+pub(super) use memory::Rotations;
+
+/// A model's residual rows and row tables on the device, one of each a lane.
+pub struct Residual {
+    memory: DeviceMemory,
+    tables: Tables,
+    /// The rows have changed since the tables were sent.
+    stale: bool,
+}
+
+/// The CUDA backend.
+pub struct Cuda {
+    device: Device,
+    settings: CudaSettings,
+    loading: Loading,
+    ready: Option<Box<Ready>>,
+}
+
+/// What there is once everything is allocated.
+struct Ready {
+    // graphs hold addresses of everything below: they go first
+    graphs: HashMap<(usize, usize), CudaGraph>,
+    /// A window that was recorded for a measure.
+    recorded: Option<CudaGraph>,
+    kernels: Kernels,
+    layout: Layout,
+    room: Room,
+    width: usize,
+    vocab: usize,
+    /// Multiprocessors.
+    processors: usize,
+    /// Forms that some product reads.
+    forms: u32,
+    now: Option<Now>,
+    pending: Pending,
+    /// The buffer whose rows the forms hold.
+    formed: Option<Act>,
+    slice: [CudaEvent; 2],
+    slices: usize,
+    results: head::Results,
+    /// Rotations, `[positions, 2, n / 2] f32` for each kind.
+    turns: DeviceMemory,
+    /// All layers' KV pages, and where each layer's begin.
+    kv: DeviceMemory,
+    kv_at: Vec<usize>,
+    /// All layers' recurrent states, and where each layer's begin.
+    states: DeviceMemory,
+    states_at: Vec<usize>,
+    work: DeviceMemory,
+    weights: DeviceMemory,
+    queue: Queue,
+    /// Whether the device lets kernels begin before others have ended.
+    overlaps: bool,
+}
+
+/// The window that ops are about.
+#[derive(Clone, Copy)]
+struct Now {
+    tables: RowTables,
+    want: u64,
+    /// Rows that launches are made for: no fewer than there are.
+    rows: usize,
+    /// Sequences that launches are made for.
+    spans: usize,
+    /// Rows with logits that launches are made for.
+    asked: usize,
+    /// Splits of the context that launches are made for.
+    splits: usize,
+    residual: u64,
+}
+
+impl Now {
+    fn few(&self) -> bool {
+        self.rows <= FEW_ROWS
+    }
+}
+
+/// `struct Experts` of `kernels/rows.cuh`: what the experts of a window leave behind.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct ExpertSums {
+    outputs: u64,
+    weights: u64,
+    shared: u64,
+    gate: u64,
+}
+
+/// What was put off.
+#[derive(Clone, Copy, Debug)]
+enum Pending {
+    Nothing,
+    /// `Branch` is to be added to the residual.
+    Add,
+    /// The experts' sum is the branch.
+    Combine(ExpertSums),
+    /// And it is to be added.
+    CombineAdd(ExpertSums),
+}
+
+impl Cuda {
+    /// A device with nothing on it.
+    pub fn new(device: Device, settings: CudaSettings) -> Self {
+        Self {
+            device,
+            settings,
+            loading: Loading::default(),
+            ready: None,
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Experts that the layer computed last has read. Waits for the device.
+    pub fn experts_read(&self) -> Result<usize, CudaError> {
+        self.ready
+            .as_ref()
+            .map_or(Ok(0), |ready| ready.experts_read())
+    }
+
+    fn ready(&mut self) -> &mut Ready {
+        self.ready
+            .as_mut()
+            .expect("everything is allocated before the first window")
+    }
+}
+
+impl Ready {
+    fn now(&self) -> Now {
+        self.now.expect("ops stand between `enter` and `leave`")
+    }
+
+    /// The address of a buffer of activations.
+    fn act(&self, act: Act) -> u64 {
+        self.work.address() + self.layout.acts[act as usize] as u64
+    }
+
+    fn forms(&self) -> Forms {
+        self.layout.forms.at(self.work.address())
+    }
+
+    /// What is written of rows of `width` values: floats, and the forms that products of such rows read.
+    fn forms_for(&self, width: usize) -> u32 {
+        let possible = if width.is_multiple_of(256) {
+            mask::WIDE | mask::NARROW
+        } else {
+            mask::NARROW
+        };
+        self.forms & possible | mask::FLOAT
+    }
+
+    fn at(&self, offset: usize) -> u64 {
+        self.work.address() + offset as u64
+    }
+
+    fn weight(&self, offset: usize) -> u64 {
+        self.weights.address() + offset as u64
+    }
+
+    fn vector(&self, vector: Option<&Vector>) -> u64 {
+        vector.map_or(0, |vector| self.weight(vector.at))
+    }
+
+    /// Does what was put off, where no norm follows.
+    fn flush(&mut self) -> Result<(), CudaError> {
+        let now = self.now();
+        let grid = Grid::new([self.width.div_ceil(1024), now.rows, 1], 128);
+        match std::mem::replace(&mut self.pending, Pending::Nothing) {
+            Pending::Nothing => Ok(()),
+            // SAFETY: the parameters of `add`; residual and branch have room for the rows.
+            Pending::Add => unsafe {
+                launch!(&self.queue, &self.kernels.norms.add, grid; now.residual, self.act(Act::Branch), now.tables)
+            },
+            // SAFETY: the parameters of `combine_add`, likewise.
+            Pending::CombineAdd(sums) => unsafe {
+                launch!(&self.queue, &self.kernels.norms.combine_add, grid; now.residual, sums, now.tables)
+            },
+            Pending::Combine(_) => unreachable!("the experts' sum is always added"),
+        }
+    }
+}
+
+impl Backend for Cuda {
+    const NAME: &'static str = "cuda";
+    const GAP_MAX: Duration = Duration::from_millis(30);
+    const CHUNK_ROWS: usize = 2048;
+    const SPARE_ROWS: usize = 8;
+    const CANDIDATES: usize = layout::CANDIDATES;
+
+    type Error = CudaError;
+    type Matrix = Matrix;
+    type Experts = Experts;
+    type Vector = Vector;
+    type Residual = Residual;
+
+    fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, CudaError> {
+        Ok(self.loading.matrix(file, &source))
+    }
+
+    fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, CudaError> {
+        Ok(self.loading.experts(file, &source))
+    }
+
+    fn vector(&mut self, values: Vec<f32>) -> Result<Vector, CudaError> {
+        Ok(self.loading.vector(values))
+    }
+
+    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), CudaError> {
+        let loading = std::mem::take(&mut self.loading);
+        self.ready = Some(Box::new(memory::allocate(
+            &self.device,
+            &self.settings,
+            loading,
+            needs,
+            room,
+        )?));
+        Ok(())
+    }
+
+    fn residual(&mut self, rows: usize) -> Result<Residual, CudaError> {
+        let (width, room) = {
+            let ready = self.ready();
+            (ready.width, ready.room)
+        };
+        // launches are made for whole buckets, and blocks may load their row before they know that there is none
+        let bytes = 4 * bucket(rows) * width;
+        Ok(Residual {
+            memory: DeviceMemory::new(&self.device.context, bytes)?,
+            tables: Tables::new(&self.device, rows, room.slots, room.pages)?,
+            stale: false,
+        })
+    }
+
+    const WEIGHTS: Place = Place::Device;
+    const CACHES: Place = Place::Device;
+
+    fn weight_bytes(tensor: &Tensor) -> u64 {
+        device_bytes(tensor)
+    }
+
+    fn scratch_bytes(needs: &Needs, room: &Room) -> u64 {
+        memory::scratch_bytes(needs, room)
+    }
+
+    fn page_bytes(kv: &KvShape, kind: KvType) -> usize {
+        layout::page_bytes(kv, kind)
+    }
+
+    fn state_bytes(shape: &DeltaShape) -> usize {
+        layout::state_bytes(shape)
+    }
+
+    fn begin(&mut self, window: &mut Window<Self>) -> Result<(), CudaError> {
+        window.residual.stale = true;
+        Ok(())
+    }
+
+    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), CudaError> {
+        self.ready().enter(window)
+    }
+
+    fn leave(&mut self, _window: &mut Window<Self>) -> Result<(), CudaError> {
+        self.ready().leave()
+    }
+
+    fn whole(
+        &mut self,
+        window: &mut Window<Self>,
+        enqueue: impl FnOnce(&mut Self, &mut Window<Self>) -> Result<(), CudaError>,
+    ) -> Result<bool, CudaError> {
+        window::whole(self, window, enqueue)
+    }
+
+    fn close_gap(&mut self, residual: &mut Residual, gone: Range<usize>, count: usize) {
+        self.ready().close_gap(residual, gone, count);
+    }
+
+    fn reset(&mut self, _slot: Slot) {
+        // a sequence that begins at position 0 reads no state
+    }
+
+    fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), CudaError> {
+        let _ = window;
+        let ready = self.ready();
+        let now = ready.now();
+        let grid = Grid::new([table.inputs.div_ceil(256), now.rows, 1], 32);
+        let row_bytes = (table.bytes() / table.outputs) as u64;
+        // SAFETY: the parameters of `embed`; tokens are below the table's rows, as requests are checked.
+        let embedded = unsafe {
+            launch!(&ready.queue, &ready.kernels.embed, grid;
+                ready.weight(table.at), table.ty as u32, table.inputs as u32, row_bytes, now.residual, now.tables)
+        };
+        // the first kernel of a window waits for its tables; those after it overlap
+        ready.queue.overlap = ready.overlaps && now.few();
+        embedded
+    }
+
+    fn norm(&mut self, _window: &Window<Self>, weight: &Vector, eps: f32) -> Result<(), CudaError> {
+        self.ready().norm(weight, eps)
+    }
+
+    fn add(&mut self, _window: &mut Window<Self>) -> Result<(), CudaError> {
+        let ready = self.ready();
+        ready.pending = match ready.pending {
+            Pending::Combine(sums) => Pending::CombineAdd(sums),
+            _ => Pending::Add,
+        };
+        Ok(())
+    }
+
+    fn matmul(&mut self, _rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), CudaError> {
+        self.ready().matmul(from, to)
+    }
+
+    fn attend(&mut self, _rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), CudaError> {
+        self.ready().attend(weights)
+    }
+
+    fn delta_net(&mut self, _rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), CudaError> {
+        self.ready().delta_net(weights)
+    }
+
+    fn swiglu(&mut self, _rows: usize, width: usize) -> Result<(), CudaError> {
+        self.ready().swiglu(width)
+    }
+
+    fn route(&mut self, _rows: usize, shape: &RouteShape) -> Result<(), CudaError> {
+        self.ready().route(shape)
+    }
+
+    fn place(&mut self, _rows: usize, shape: &RouteShape) -> Result<(), CudaError> {
+        self.ready().place(shape)
+    }
+
+    fn run_experts(
+        &mut self,
+        _rows: usize,
+        weights: &ExpertWeights<Self>,
+    ) -> Result<(), CudaError> {
+        self.ready().run_experts(weights)
+    }
+
+    fn head(
+        &mut self,
+        _window: &Window<Self>,
+        norm: &Vector,
+        eps: f32,
+        output: &Matrix,
+    ) -> Result<(), CudaError> {
+        self.ready().head(norm, eps, output)
+    }
+
+    fn settle(&mut self, window: &Window<Self>) -> Result<(), CudaError> {
+        self.ready().settle(window.rows())
+    }
+
+    fn outcome(&mut self, row: usize) -> Result<Outcome<'_>, CudaError> {
+        self.ready().outcome(row)
+    }
+
+    fn logits(&mut self, row: usize) -> Result<&[f32], CudaError> {
+        self.ready().logits(row)
+    }
+}

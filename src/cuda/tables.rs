@@ -1,0 +1,258 @@
+//! The tables of a window: what every row is, where the kernels read it.
+
+use std::{ops::Range, sync::Arc};
+
+use cudarc::driver::{CudaStream, result};
+
+use super::{
+    device::Device,
+    error::{CudaError, During},
+    memory::{ALIGN, DeviceMemory, Pinned},
+};
+use crate::{
+    engine::executor::{Ask, PAGE_TOKENS},
+    model::window::Rows,
+};
+
+/// Windows of up to this many rows run the kernels for few rows, as one captured graph.
+pub(super) const FEW_ROWS: usize = 16;
+
+/// Rows that the launches of a window are made for: those of the next bucket, so that one graph serves all windows of a bucket.
+pub(super) fn bucket(rows: usize) -> usize {
+    if rows <= FEW_ROWS {
+        rows.next_power_of_two()
+    } else {
+        rows
+    }
+}
+
+/// `struct Rows` of `kernels/device.cuh`: addresses of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct RowTables {
+    counts: u64,
+    tokens: u64,
+    positions: u64,
+    slots: u64,
+    row_pages: u64,
+    pages: u64,
+    spans: u64,
+    logits: u64,
+}
+
+impl RowTables {
+    /// Where the device finds the number of rows.
+    pub(super) fn row_count(&self) -> u64 {
+        self.counts
+    }
+
+    /// The same tables, of which the number of rows is found elsewhere.
+    pub(super) fn counting(self, counts: u64) -> Self {
+        Self { counts, ..self }
+    }
+
+    /// Where the device finds the number of rows with logits.
+    pub(super) fn asked_count(&self) -> u64 {
+        self.counts + 8
+    }
+}
+
+/// Where a window's tables lie on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Addresses {
+    pub(super) rows: RowTables,
+    /// `[rows with logits] u32`: what is to be known of each, as `kernels/choose.cu` numbers it.
+    pub(super) want: u64,
+}
+
+/// Words before the rows' own: rows, spans, rows with logits.
+const COUNTS: usize = 8;
+
+/// Where the tables of a window lie, in words. The pages come last, so that only those there are must travel.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    rows: usize,
+    spans: usize,
+}
+
+impl Layout {
+    fn starts(self) -> [usize; 9] {
+        let part = |words: usize| words.next_multiple_of(4);
+        let mut starts = [0; 9];
+        let lengths = [
+            COUNTS,
+            self.rows,
+            self.rows,
+            self.rows,
+            self.rows,
+            self.rows,
+            self.rows,
+            4 * self.spans,
+        ];
+        for (at, words) in lengths.into_iter().enumerate() {
+            starts[at + 1] = starts[at] + part(words);
+        }
+        starts
+    }
+}
+
+/// Room for the tables of a window, on both sides.
+pub(super) struct Tables {
+    device: DeviceMemory,
+    pinned: Pinned,
+    /// Most rows and slots.
+    rows: usize,
+    slots: usize,
+    /// Page numbers there is room for.
+    pages: usize,
+}
+
+/// **Units**: words. Room for the largest window's tables.
+fn words(rows: usize, slots: usize, pages: usize) -> usize {
+    let all = Layout {
+        rows: bucket(rows),
+        spans: slots,
+    };
+    all.starts()[8] + pages
+}
+
+impl Tables {
+    /// **Units**: bytes of device memory.
+    pub(super) fn bytes(rows: usize, slots: usize, pages: usize) -> usize {
+        (4 * words(rows, slots, pages)).next_multiple_of(ALIGN)
+    }
+
+    pub(super) fn new(
+        device: &Device,
+        rows: usize,
+        slots: usize,
+        pages: usize,
+    ) -> Result<Self, CudaError> {
+        let bytes = Self::bytes(rows, slots, pages);
+        Ok(Self {
+            device: DeviceMemory::new(&device.context, bytes)?,
+            pinned: Pinned::new(&device.context, bytes)?,
+            rows,
+            slots,
+            pages,
+        })
+    }
+
+    fn layout(&self, bucket: usize) -> Layout {
+        Layout {
+            rows: bucket,
+            spans: self.slots.min(bucket),
+        }
+    }
+
+    /// The tables' addresses in windows of this bucket.
+    pub(super) fn addresses(&self, bucket: usize) -> Addresses {
+        let base = self.device.address();
+        let at = self
+            .layout(bucket)
+            .starts()
+            .map(|start| base + 4 * start as u64);
+        let [
+            counts,
+            tokens,
+            positions,
+            slots,
+            row_pages,
+            logits,
+            want,
+            spans,
+            pages,
+        ] = at;
+        Addresses {
+            rows: RowTables {
+                counts,
+                tokens,
+                positions,
+                slots,
+                row_pages,
+                pages,
+                spans,
+                logits,
+            },
+            want,
+        }
+    }
+
+    /// Sends the rows' tables on their way. The device must have read those sent before.
+    pub(super) fn send(&mut self, stream: &Arc<CudaStream>, rows: &Rows) -> Result<(), CudaError> {
+        let bucket = bucket(rows.count());
+        let room = |what, got, allowed| {
+            if got > allowed {
+                Err(CudaError::TooMany { what, got, allowed })
+            } else {
+                Ok(())
+            }
+        };
+        let pages: usize = rows.spans().iter().map(|span| rows.pages(span).len()).sum();
+        room("rows of a window", rows.count(), self.rows)?;
+        room("sequences of a window", rows.spans().len(), self.slots)?;
+        room("pages of a window", pages, self.pages)?;
+        let [
+            counts,
+            tokens,
+            positions,
+            slots,
+            row_pages,
+            logits,
+            want,
+            spans,
+            first_page,
+        ] = self.layout(bucket).starts();
+        let words = self.pinned.words_mut();
+        words[counts..counts + 3].copy_from_slice(&[
+            rows.count() as u32,
+            rows.spans().len() as u32,
+            rows.logits().len() as u32,
+        ]);
+        words[tokens..tokens + rows.count()].copy_from_slice(rows.tokens());
+        words[logits..logits + rows.logits().len()].copy_from_slice(rows.logits());
+        for (word, ask) in words[want..].iter_mut().zip(rows.asks()) {
+            *word = match ask {
+                Ask::Greedy => 1,
+                Ask::Candidates => 2,
+                // the row travels, what there is to choose from is not needed
+                Ask::Logits => 0,
+            };
+        }
+        let mut page = 0;
+        for (number, span) in rows.spans().iter().enumerate() {
+            let at = spans + 4 * number;
+            words[at..at + 4].copy_from_slice(&[
+                span.rows.start as u32,
+                span.rows.len() as u32,
+                span.first as u32,
+                span.slot.0,
+            ]);
+            for (row, position) in span.rows.clone().zip(span.first as u32..) {
+                words[positions + row] = position;
+                words[slots + row] = span.slot.0;
+                words[row_pages + row] = page as u32;
+            }
+            // pages past the last row are reserved for later rows: nobody reads them now
+            let used = (span.first + span.rows.len()).div_ceil(PAGE_TOKENS);
+            for id in &rows.pages(span)[..used] {
+                words[first_page + page] = id.0;
+                page += 1;
+            }
+        }
+        self.copy(stream, 0..first_page + page)
+    }
+
+    fn copy(&self, stream: &Arc<CudaStream>, words: Range<usize>) -> Result<(), CudaError> {
+        let from = &self.pinned.words()[words.clone()];
+        // SAFETY: both sides have room for as many words; the pinned side stays until the device has read it.
+        unsafe {
+            result::memcpy_htod_async(
+                self.device.address() + 4 * words.start as u64,
+                from,
+                stream.cu_stream(),
+            )
+        }
+        .during("sending a window's tables")
+    }
+}
