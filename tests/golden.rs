@@ -2,6 +2,12 @@
 
 #[path = "golden/bare.rs"]
 mod bare;
+#[path = "golden/follow.rs"]
+mod follow;
+#[path = "golden/load.rs"]
+mod load;
+#[path = "golden/reference.rs"]
+mod reference;
 #[path = "golden/smollm2.rs"]
 mod smollm2;
 #[path = "golden/tales.rs"]

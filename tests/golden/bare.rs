@@ -1,23 +1,34 @@
-//! A model on the CPU, driven without the engine.
+//! A model on a backend, driven without the engine.
 
 use std::{path::Path, sync::Arc};
 
 use tidegate::{
-    backend::{Room, shape::KvType},
+    backend::{Backend, Room, shape::KvType},
     cpu::backend::{Cpu, CpuSettings},
-    engine::executor::{Executor, PAGE_TOKENS, PageId, Progress, Slot, Span},
+    engine::executor::{Ask, Executor, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
     gguf::Gguf,
     model::{Runner, family},
 };
 
 /// A model with room for `slots` sequences of `positions` each.
-pub(crate) struct Bare {
-    runner: Runner<Cpu>,
+pub(crate) struct Bare<B: Backend = Cpu> {
+    pub(crate) runner: Runner<B>,
     /// Pages of a slot.
     pages: usize,
+    /// Of the last rows.
+    logits: Vec<f32>,
+}
+
+/// Rows `first ..` of one sequence.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) slot: usize,
+    pub(crate) first: usize,
+    pub(crate) tokens: &'a [u32],
 }
 
 impl Bare {
+    /// On the CPU.
     pub(crate) fn open(
         path: &Path,
         slots: usize,
@@ -25,50 +36,97 @@ impl Bare {
         threads: usize,
         kv_type: KvType,
     ) -> Self {
+        let backend = Cpu::new(CpuSettings {
+            threads: Some(threads),
+        });
+        Self::on(backend, path, slots, positions, kv_type)
+    }
+}
+
+impl<B: Backend> Bare<B> {
+    pub(crate) fn on(
+        mut backend: B,
+        path: &Path,
+        slots: usize,
+        positions: usize,
+        kv_type: KvType,
+    ) -> Self {
         let file = Arc::new(
             Gguf::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
         );
-        let mut backend = Cpu::new(CpuSettings {
-            threads: Some(threads),
-        });
         let model = family::load(&file, &mut backend)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let pages = positions.div_ceil(PAGE_TOKENS);
         let room = Room {
             rows: positions,
+            decode_rows: positions,
             logits_rows: positions,
             slots,
             pages: slots * pages,
             kv_type,
         };
-        let Ok(runner) = Runner::new(model, backend, room, positions);
-        Self { runner, pages }
+        let runner = Runner::new(model, backend, room, positions).expect("room");
+        Self {
+            runner,
+            pages,
+            logits: Vec::new(),
+        }
     }
 
     pub(crate) fn vocab(&self) -> usize {
         self.runner.capacity().vocab
     }
 
-    /// Logits of the rows `first ..` of one sequence, `[tokens, vocab] f32`. Rows at 0 begin the sequence anew.
+    /// Logits of the rows of one sequence, `[tokens, vocab] f32`. Rows at 0 begin the sequence anew; a single row goes with those that decode.
     pub(crate) fn rows(&mut self, slot: usize, first: usize, tokens: &[u32]) -> &[f32] {
-        let pages: Vec<_> = (0..self.pages)
-            .map(|page| PageId((slot * self.pages + page) as u32))
-            .collect();
-        let slot = Slot(slot as u32);
-        if first == 0 {
-            self.runner.reset(slot);
-        }
-        let span = Span {
-            slot,
-            first: first as u32,
-            tokens,
-            pages: &pages,
-            logits: tokens.len(),
+        let lane = if tokens.len() == 1 {
+            Lane::Decode
+        } else {
+            Lane::Prompt
         };
-        let Ok(mut pass) = self.runner.begin(&[span]);
-        while self.runner.advance(&mut pass) == Ok(Progress::More) {}
-        let Ok(logits) = self.runner.finish(pass);
-        logits
+        self.window(
+            lane,
+            &[Part {
+                slot,
+                first,
+                tokens,
+            }],
+            Ask::Logits,
+        )
+    }
+
+    /// Logits of all rows of one window, part after part.
+    pub(crate) fn window(&mut self, lane: Lane, parts: &[Part<'_>], ask: Ask) -> &[f32] {
+        let pages = |slot: usize| {
+            let pages = slot * self.pages..(slot + 1) * self.pages;
+            pages.map(|page| PageId(page as u32)).collect::<Vec<_>>()
+        };
+        let pages: Vec<_> = parts.iter().map(|part| pages(part.slot)).collect();
+        let spans: Vec<_> = parts
+            .iter()
+            .zip(&pages)
+            .map(|(part, pages)| Span {
+                slot: Slot(part.slot as u32),
+                first: part.first as u32,
+                tokens: part.tokens,
+                pages,
+                logits: part.tokens.len(),
+                ask,
+            })
+            .collect();
+        for span in spans.iter().filter(|span| span.first == 0) {
+            self.runner.reset(span.slot);
+        }
+        let mut pass = self.runner.begin(lane, &spans).expect("begun");
+        while self.runner.advance(&mut pass).expect("computed") == Progress::More {}
+        self.runner.finish(pass).expect("finished");
+        self.logits.clear();
+        let rows: usize = parts.iter().map(|part| part.tokens.len()).sum();
+        for row in 0..rows {
+            let logits = self.runner.logits(row).expect("logits");
+            self.logits.extend_from_slice(logits);
+        }
+        &self.logits
     }
 
     /// Logits at every position, read in chunks of these sizes (repeated).

@@ -2,7 +2,7 @@
 //!
 //! Runs where Python has the package: `TIDEGATE_PYTHON`, or `python3`. With `TIDEGATE_REQUIRE_PYTHON=1`, as CI sets it, a missing package is a failure.
 
-use crate::process::Serving;
+use crate::process::{Serving, serve, tidegate};
 use std::process::{Command, Stdio};
 
 /// A Python with the package, if there is one.
@@ -26,7 +26,7 @@ fn openai_package() {
         eprintln!("skipped: no Python with the openai package");
         return;
     };
-    let server = Serving::start(&["--slots", "4"]);
+    let server = Serving::of(tidegate(&serve(&["--slots", "4"])));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/test-openai-client.py");
     let output = Command::new(python)
         .args([script, &format!("{}/v1", server.url)])

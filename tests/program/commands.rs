@@ -7,7 +7,7 @@ use std::{
     process::{Output, Stdio},
 };
 
-use crate::process::{Serving, tidegate};
+use crate::process::{Serving, serve, tidegate};
 
 /// Runs it to its end; its code, standard output and standard error.
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -173,7 +173,7 @@ fn run_refuses_what_does_not_fit() {
 
 #[test]
 fn serve_ends_cleanly_and_logs_no_prompt() {
-    let server = Serving::start(&["--slots", "1"]);
+    let server = Serving::of(tidegate(&serve(&["--slots", "1"])));
     let body =
         r#"{"messages": [{"role": "user", "content": "a very secret word"}], "max_tokens": 2}"#;
     let answer = tokio::runtime::Runtime::new()

@@ -18,6 +18,11 @@ pub(crate) fn tidegate(arguments: &[&str]) -> Command {
     command
 }
 
+/// The arguments of a server on a free port.
+pub(crate) fn serve<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [&["serve", "--listen", "127.0.0.1:0"], arguments].concat()
+}
+
 /// A `tidegate serve` that is ready. Dropping it kills it.
 pub(crate) struct Serving {
     /// Where it listens.
@@ -28,11 +33,9 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Starts `tidegate serve` on a free port and waits until it says where it listens.
-    pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut command = tidegate(&["serve", "--listen", "127.0.0.1:0"]);
+    /// Starts a command made with [`serve`] and waits until it says where it listens.
+    pub(crate) fn of(mut command: Command) -> Self {
         let mut child = command
-            .args(arguments)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

@@ -1,0 +1,29 @@
+//! The CUDA backend, on a device: a real one where there is one, else the stand-ins that `TIDEGATE_CUDA_HOST` names
+//! (`tests/cuda-host/build FOLDER` makes them). With neither these tests say so and pass, unless `TIDEGATE_REQUIRE_CUDA` is 1.
+
+#[path = "golden/bare.rs"]
+mod bare;
+#[path = "device/candidates.rs"]
+mod candidates;
+#[path = "device/failures.rs"]
+mod failures;
+#[path = "golden/follow.rs"]
+mod follow;
+#[path = "device/gpu.rs"]
+mod gpu;
+#[path = "golden/load.rs"]
+mod load;
+#[path = "device/memory.rs"]
+mod memory;
+#[path = "program/process.rs"]
+mod process;
+#[path = "device/products.rs"]
+mod products;
+#[path = "golden/reference.rs"]
+mod reference;
+#[path = "device/tales.rs"]
+mod tales;
+#[path = "device/tiny.rs"]
+mod tiny;
+#[path = "device/zoo.rs"]
+mod zoo;

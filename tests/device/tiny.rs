@@ -1,0 +1,154 @@
+//! Tiny random models of every family: logits against transformers and against the CPU; the same bits for any chunks and any company.
+
+use crate::{
+    bare::{Bare, Part},
+    gpu,
+    reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file},
+};
+use tidegate::{
+    backend::shape::KvType,
+    cuda::Cuda,
+    engine::executor::{Ask, Lane},
+};
+
+/// Logits may differ from the CPU's by this share of the position's largest: attention and delta nets add up in another order.
+const CPU_TOLERANCE: f32 = 1e-4;
+/// With keys and values in few bits: a number that differs in its last bit may be rounded to the next step.
+const KV_TOLERANCE: f32 = 1e-2;
+
+fn check(file: &str, golden_name: &str) {
+    gpu::shared(|gpu| {
+        let golden = tiny(golden_name);
+        let (ids, vocab) = (&golden.ids[..], golden.vocab);
+        let mut model = gpu.bare(&tiny_file(file), 3, ids.len(), KvType::F32);
+        let whole = model.chunked(0, ids, &[ids.len()]);
+        assert_close(file, &whole, &golden.logits, vocab, TOLERANCE);
+        let mut cpu = Bare::open(&tiny_file(file), 1, ids.len(), 1, KvType::F32);
+        let theirs = cpu.chunked(0, ids, &[ids.len()]);
+        assert_close(
+            &format!("{file} on the CPU"),
+            &whole,
+            &theirs,
+            vocab,
+            CPU_TOLERANCE,
+        );
+        for (slot, chunks) in [(1, &[1][..]), (0, &[3]), (2, &[17]), (1, &[64, 1, 7])] {
+            let again = model.chunked(slot, ids, chunks);
+            assert_same(&format!("{file}, chunks of {chunks:?}"), &again, &whole);
+        }
+        check_company(&mut model, file, ids);
+    });
+}
+
+/// Three sequences that share windows get what each gets alone.
+fn check_company(model: &mut Bare<Cuda>, file: &str, ids: &[u32]) {
+    let backwards: Vec<u32> = ids.iter().rev().copied().collect();
+    let sequences = [ids, &ids[31..], &backwards];
+    let alone = sequences.map(|tokens| model.chunked(0, tokens, &[tokens.len()]));
+    let vocab = model.vocab();
+    let mut at = [0; 3];
+    // rows that each sequence brings, window after window
+    for (lane, rows) in [
+        (Lane::Prompt, [40, 0, 1]),
+        (Lane::Decode, [1, 0, 1]),
+        (Lane::Prompt, [1, 29, 20]),
+        (Lane::Decode, [1, 1, 1]),
+        (Lane::Decode, [4, 1, 2]),
+        (Lane::Prompt, [70, 3, 1]),
+        (Lane::Prompt, [2, 64, 64]),
+        (Lane::Decode, [0, 1, 1]),
+    ] {
+        let parts: Vec<Part<'_>> = (0..3)
+            .filter(|slot| rows[*slot] > 0)
+            .map(|slot| Part {
+                slot,
+                first: at[slot],
+                tokens: &sequences[slot][at[slot]..][..rows[slot]],
+            })
+            .collect();
+        let logits = model.window(lane, &parts, Ask::Logits);
+        let mut logits = logits.chunks(vocab);
+        for part in parts {
+            for row in part.first..part.first + part.tokens.len() {
+                let what = format!("{file}, {rows:?}: sequence {}, row {row}", part.slot);
+                let expected = &alone[part.slot][row * vocab..][..vocab];
+                assert_same(&what, logits.next().expect("a row"), expected);
+            }
+            at[part.slot] += part.tokens.len();
+        }
+    }
+}
+
+/// Keys and values in fewer bits: near the CPU's logits, and any chunks give the same bits.
+fn check_kv(file: &str, golden_name: &str, kv_type: KvType) {
+    gpu::shared(|gpu| {
+        let golden = tiny(golden_name);
+        let ids = &golden.ids[..100];
+        let mut model = gpu.bare(&tiny_file(file), 2, ids.len(), kv_type);
+        let whole = model.chunked(0, ids, &[ids.len()]);
+        let theirs =
+            Bare::open(&tiny_file(file), 1, ids.len(), 1, kv_type).chunked(0, ids, &[ids.len()]);
+        let what = format!("{file}, {kv_type:?}");
+        assert_close(&what, &whole, &theirs, golden.vocab, KV_TOLERANCE);
+        for chunks in [&[1][..], &[30, 3]] {
+            assert_same(&what, &model.chunked(1, ids, chunks), &whole);
+        }
+    });
+}
+
+#[test]
+fn qwen3moe() {
+    check("qwen3moe.gguf", "qwen3moe");
+}
+
+#[test]
+fn qwen3moe_with_fused_gate_and_up() {
+    check("qwen3moe-fused.gguf", "qwen3moe");
+}
+
+#[test]
+fn olmoe() {
+    check("olmoe.gguf", "olmoe");
+}
+
+#[test]
+fn mixtral() {
+    check("mixtral.gguf", "mixtral");
+}
+
+#[test]
+fn qwen3next() {
+    check("qwen3next.gguf", "qwen3next");
+}
+
+#[test]
+fn qwen35moe() {
+    check("qwen35moe.gguf", "qwen35moe");
+}
+
+#[test]
+fn llama() {
+    check("llama.gguf", "llama");
+}
+
+#[test]
+fn qwen2() {
+    check("qwen2.gguf", "qwen2");
+}
+
+#[test]
+fn qwen3() {
+    check("qwen3.gguf", "qwen3");
+}
+
+#[test]
+fn keys_and_values_in_f16() {
+    check_kv("qwen3moe.gguf", "qwen3moe", KvType::F16);
+    check_kv("qwen35moe.gguf", "qwen35moe", KvType::F16);
+}
+
+#[test]
+fn keys_and_values_in_q8_0() {
+    check_kv("qwen3moe.gguf", "qwen3moe", KvType::Q8_0);
+    check_kv("qwen35moe.gguf", "qwen35moe", KvType::Q8_0);
+}
