@@ -1,306 +1,392 @@
-//! Prompt and decode speed of a model file on this machine: tokens a second, bytes a token, and the share of the memory's bandwidth.
+//! Decode speed of a model on this machine: tokens a second, bytes a window must read and the share of the memory's bandwidth that this is, and how
+//! much of a window the host or the device waits for the other.
 //!
-//! `cargo bench --bench decode -- FILE [--prompt N] [--tokens N] [--streams 1,4,8] [--threads N] [--reps N] [--json]`
+//! `cargo bench --bench decode -- [FILE | --like MODEL [--layers N] [--quant TYPE]] [--backend cpu|cuda|auto] [--device N] [--vram SIZE] [--threads N]
+//! [--streams 1,4,8,16] [--context 16,..] [--tokens N] [--reps N] [--json]`
 //!
-//! Drives the model itself, without HTTP. Checked inside every run: several streams give the tokens that each gives alone.
+//! Drives the model itself, without engine and HTTP. Checked inside every run: a stream's tokens are those that it gives alone, with its prompt read in
+//! other chunks, and with its windows computed a layer at a time.
 
-use std::{
-    error::Error,
-    hint::black_box,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate::{
-    backend::{Room, shape::KvType},
-    cpu::backend::{Cpu, CpuSettings},
-    engine::executor::{Capacity, Executor, PAGE_TOKENS, PageId, Progress, Slot, Span},
-    gguf::Gguf,
-    model::{Runner, family},
+    cpu::backend::Cpu,
+    cuda::Mark,
+    engine::executor::{Ask, Executor, Lane, PageId, Slot, Span},
+};
+
+mod common;
+use common::{
+    Common, Failure, Limits, Machine, Measure,
+    rig::{Rig, Spread, processor_time},
 };
 
 #[derive(Parser)]
 struct Args {
-    /// Model file; the bundled one if absent.
-    file: Option<PathBuf>,
-    /// Prompt tokens.
-    #[arg(long, default_value_t = 512)]
-    prompt: usize,
-    /// Tokens to decode.
-    #[arg(long, default_value_t = 32)]
-    tokens: usize,
+    #[command(flatten)]
+    common: Common,
     /// Streams decoding at once.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8])]
     streams: Vec<usize>,
-    /// Worker threads; the cores this process may use if absent.
-    #[arg(long)]
-    threads: Option<usize>,
-    /// Runs, of which the median counts.
+    /// Positions that every stream has before it decodes.
+    #[arg(long, value_delimiter = ',', default_values_t = [16])]
+    context: Vec<usize>,
+    /// Windows of a run.
+    #[arg(long, default_value_t = 32)]
+    tokens: usize,
+    /// Runs, whose windows count together.
     #[arg(long, default_value_t = 3)]
     reps: usize,
-    /// One JSON object instead of a table.
-    #[arg(long)]
-    json: bool,
-    /// Given by `cargo bench`.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
-
-/// Tokens that every stream begins with before it decodes.
-const PROMPT: usize = 16;
-
-type Failure = Box<dyn Error>;
 
 fn main() -> Result<(), Failure> {
     let args = Args::parse();
-    let bundled = PathBuf::from(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/fixtures/tales/tales.gguf"
-    ));
-    let path = args.file.clone().unwrap_or(bundled);
-    let mut bench = Bench::open(&path, &args)?;
-    let bandwidth = bench.runner.backend().read_bandwidth();
-    let prefill = median(args.reps, || bench.prefill(args.prompt))?;
-    let mut rows = Vec::new();
-    for &streams in &args.streams {
-        rows.push(bench.decode(streams, args.tokens, args.reps)?);
-    }
-    if args.json {
-        let decode: Vec<_> = rows.iter().map(|row| row.json(bandwidth)).collect();
-        let report = json!({
-            "file": path, "threads": bench.runner.backend().threads(), "bandwidth_gb_s": bandwidth / 1e9,
-            "prefill": { "tokens": args.prompt, "tokens_s": args.prompt as f64 / prefill.as_secs_f64() },
-            "decode": decode,
-        });
-        println!("{report}");
-        return Ok(());
-    }
-    println!(
-        "{}: {} threads, memory reads {:.1} GB/s",
-        path.display(),
-        bench.runner.backend().threads(),
-        bandwidth / 1e9
-    );
-    println!(
-        "prefill {} tokens: {:.0} tok/s",
-        args.prompt,
-        args.prompt as f64 / prefill.as_secs_f64()
-    );
-    println!(
-        "{:>8} {:>10} {:>12} {:>12} {:>10}",
-        "streams", "tok/s", "ms/window", "MB/window", "of limit"
-    );
-    rows.iter().for_each(|row| row.print(bandwidth));
-    Ok(())
+    args.common.run(Decode(&args))
 }
 
-struct Bench {
-    runner: Runner<Cpu>,
-    vocab: u32,
+struct Decode<'a>(&'a Args);
+
+impl Measure for Decode<'_> {
+    fn run<B: Machine>(self, common: &Common, backend: B) -> Result<bool, Failure> {
+        let args = self.0;
+        let (name, file) = common.open()?;
+        let sequences = args.streams.iter().copied().max().unwrap_or(1).max(1);
+        let longest = args.context.iter().copied().max().unwrap_or(1);
+        let positions = longest + args.tokens + 1;
+        let mut rig = Rig::load(common, &file, backend, sequences, positions)?;
+        let (machine, limits) = (rig.backend().name(), rig.backend().limits()?);
+        if !common.json {
+            println!("{name}: {machine}");
+            limits.print();
+            Row::print_head();
+        }
+        let mut rows = Vec::new();
+        for &context in &args.context {
+            for &streams in &args.streams {
+                let row = measure(&mut rig, streams, context.max(1), args)?;
+                if !common.json {
+                    row.print(limits);
+                }
+                rows.push(row);
+            }
+        }
+        if common.json {
+            let decode: Vec<_> = rows.iter().map(|row| row.json(limits)).collect();
+            println!(
+                "{}",
+                json!({ "bench": "decode", "model": name, "backend": B::NAME, "machine": machine, "limits": limits.json(), "decode": decode })
+            );
+        }
+        Ok(rows.iter().all(|row| row.right))
+    }
 }
 
-/// What a run of windows gave.
+/// How streams decode.
+#[derive(Clone, Copy)]
+struct Plan {
+    context: usize,
+    tokens: usize,
+    /// Rows in which prompts are read.
+    chunk: usize,
+    lane: Lane,
+    look: Look,
+}
+
+/// What is looked at besides tokens and times; looking costs time.
+#[derive(Clone, Copy, PartialEq)]
+enum Look {
+    Nothing,
+    /// When the device has nothing to do.
+    Moments,
+    /// Which experts are read: windows go a layer at a time.
+    Experts,
+}
+
+/// What streams gave that decoded together.
+#[derive(Default)]
 struct Generated {
     /// Of each stream.
     outputs: Vec<Vec<u32>>,
-    /// Of each window.
-    times: Vec<Duration>,
-    /// Weights, states, keys and values read by a window.
-    bytes: f64,
+    /// From one window's tokens to the next one's.
+    periods: Vec<Duration>,
+    /// From when one window was computed to when the next was enqueued.
+    gaps: Vec<Duration>,
+    /// Processor time of all windows together.
+    processor: Duration,
+    /// What a CPU has counted that windows had to read. **Units**: bytes.
+    moved: Option<u64>,
+    /// From a window's end to the first command of the next, by the device's clock.
+    idle: Vec<Duration>,
+    /// Of each window, of each layer.
+    experts: Vec<Vec<usize>>,
 }
 
+/// Reads a prompt for every stream, and decodes.
+fn generate<B: Machine>(
+    rig: &mut Rig<B>,
+    streams: &[usize],
+    plan: Plan,
+) -> Result<Generated, Failure> {
+    let pages: Vec<Vec<PageId>> = streams.iter().map(|&stream| rig.pages(stream)).collect();
+    let mut generated = Generated::default();
+    let mut last = Vec::new();
+    for &stream in streams {
+        let tokens = rig.prompt(stream, plan.context);
+        let next = rig.read(stream, &tokens, plan.chunk)?;
+        generated.outputs.push(vec![next]);
+        last.push([next]);
+    }
+    let moved = |rig: &Rig<B>| rig.backend().cpu().map(Cpu::moved_bytes);
+    let before = moved(rig);
+    let (mut next, mut ended, mut settled) = (Vec::new(), None, None);
+    let (processor, mut begun) = (processor_time(), Instant::now());
+    for step in 0..plan.tokens {
+        let spans: Vec<_> = streams
+            .iter()
+            .zip(&last)
+            .zip(&pages)
+            .map(|((&stream, tokens), pages)| Span {
+                slot: Slot(stream as u32),
+                first: (plan.context + step) as u32,
+                tokens,
+                pages,
+                logits: 1,
+                ask: Ask::Greedy,
+            })
+            .collect();
+        let moment = |backend: &B| match (plan.look, backend.cuda()) {
+            (Look::Moments, Some(cuda)) => cuda.device().mark().map(Some),
+            _ => Ok(None),
+        };
+        let starts = moment(rig.backend())?;
+        let (mut ends, mut experts) = (None, Vec::new());
+        let times = rig.window(plan.lane, &spans, &mut next, |backend| {
+            ends = moment(backend)?;
+            if let (Look::Experts, Some(cuda)) = (plan.look, backend.cuda()) {
+                experts.push(cuda.experts_read()?);
+            }
+            Ok(())
+        })?;
+        let now = Instant::now();
+        generated.periods.push(now - begun);
+        generated
+            .gaps
+            .extend(settled.map(|settled| times.launched - settled));
+        (begun, settled) = (now, Some(times.settled));
+        if let (Some(ended), Some(starts)) = (&ended, &starts) {
+            generated.idle.push(Mark::until(ended, starts)?);
+        }
+        ended = ends;
+        generated.experts.push(experts);
+        for ((outputs, last), token) in generated.outputs.iter_mut().zip(&mut last).zip(&next) {
+            outputs.push(*token);
+            *last = [*token];
+        }
+    }
+    generated.processor = processor_time() - processor;
+    generated.moved = before.zip(moved(rig)).map(|(before, now)| now - before);
+    Ok(generated)
+}
+
+/// How long the device needs for a window, replayed without the host in between: the one after the last of `generated`.
+fn busy<B: Machine>(
+    rig: &mut Rig<B>,
+    plan: Plan,
+    generated: &Generated,
+) -> Result<Duration, Failure> {
+    const REPLAYS: usize = 20;
+    let streams = generated.outputs.len();
+    let pages: Vec<Vec<PageId>> = (0..streams).map(|stream| rig.pages(stream)).collect();
+    let spans: Vec<_> = generated
+        .outputs
+        .iter()
+        .zip(&pages)
+        .enumerate()
+        .map(|(stream, (tokens, pages))| Span {
+            slot: Slot(stream as u32),
+            first: (plan.context + plan.tokens) as u32,
+            tokens: &tokens[plan.tokens..],
+            pages,
+            logits: 1,
+            ask: Ask::Greedy,
+        })
+        .collect();
+    let mut window = rig.runner.begin(Lane::Decode, &spans)?;
+    rig.runner
+        .backend_mut()
+        .begin_recording(&mut window, None)?;
+    let enqueued = rig.runner.enqueue(&mut window);
+    let backend = rig.runner.backend_mut();
+    backend.end_recording()?;
+    enqueued?;
+    backend.replay(2)?;
+    let took = backend.replay(REPLAYS)? / REPLAYS as u32;
+    rig.runner.abandon(window);
+    Ok(took)
+}
+
+/// Speed of streams at a context.
 struct Row {
     streams: usize,
-    window: Duration,
+    context: usize,
+    period: Spread,
+    /// What a window must read. **Units**: bytes.
     bytes: f64,
+    /// Cores busy.
+    cores: f64,
+    device: Option<DeviceRow>,
+    /// Every check was.
+    right: bool,
+}
+
+/// What is known of a device besides.
+struct DeviceRow {
+    gap: Spread,
+    idle: Spread,
+    busy: Duration,
+    /// Experts that a window read in a layer, on average.
+    experts: f64,
+}
+
+fn measure<B: Machine>(
+    rig: &mut Rig<B>,
+    streams: usize,
+    context: usize,
+    args: &Args,
+) -> Result<Row, Failure> {
+    let all: Vec<usize> = (0..streams).collect();
+    let plan = Plan {
+        context,
+        tokens: args.tokens,
+        chunk: rig.chunk,
+        lane: Lane::Decode,
+        look: Look::Nothing,
+    };
+    let marked = Plan {
+        look: Look::Moments,
+        ..plan
+    };
+    // warms up as well
+    let first = generate(rig, &all, marked)?;
+    let mut runs = Vec::new();
+    for _ in 0..args.reps.max(1) {
+        runs.push(generate(rig, &all, plan)?);
+    }
+    let probe = streams - 1;
+    let otherwise = Plan {
+        chunk: rig.chunk.min(context) / 2 + 1,
+        ..plan
+    };
+    let alone = generate(rig, &[probe], otherwise)?;
+    let mut right = runs.iter().all(|run| run.outputs == first.outputs)
+        && alone.outputs[0] == first.outputs[probe];
+    let mut bytes = runs[0].moved.unwrap_or(0) as f64;
+    let mut device = None;
+    if rig.backend().cuda().is_some() {
+        let layered = Plan {
+            lane: Lane::Prompt,
+            look: Look::Experts,
+            ..plan
+        };
+        let layered = generate(rig, &all, layered)?;
+        right &= layered.outputs == first.outputs;
+        bytes = (context + 1..)
+            .zip(&layered.experts)
+            .map(|(context, experts)| rig.account.decode_bytes(streams, context, experts) as f64)
+            .sum();
+        let routed = rig.account.expert_bytes.iter().flatten().count().max(1);
+        let read: usize = layered.experts.iter().flatten().sum();
+        device = Some(DeviceRow {
+            gap: Spread::of(runs.iter().flat_map(|run| run.gaps.clone()).collect()),
+            idle: Spread::of(first.idle.clone()),
+            busy: busy(rig, plan, &layered)?,
+            experts: read as f64 / (args.tokens * routed) as f64,
+        });
+    }
+    let wall: Duration = runs.iter().flat_map(|run| &run.periods).sum();
+    let processor: Duration = runs.iter().map(|run| run.processor).sum();
+    Ok(Row {
+        streams,
+        context,
+        period: Spread::of(runs.into_iter().flat_map(|run| run.periods).collect()),
+        bytes: bytes / args.tokens as f64,
+        cores: processor.as_secs_f64() / wall.as_secs_f64(),
+        device,
+        right,
+    })
 }
 
 impl Row {
-    fn share(&self, bandwidth: f64) -> f64 {
-        self.bytes / self.window.as_secs_f64() / bandwidth
+    fn tokens_s(&self, period: Duration) -> f64 {
+        self.streams as f64 / period.as_secs_f64()
     }
 
-    fn print(&self, bandwidth: f64) {
-        let window = self.window.as_secs_f64();
+    fn share(&self, limits: Limits) -> f64 {
+        self.bytes / self.period.median.as_secs_f64() / limits.memory
+    }
+
+    fn print_head() {
         println!(
-            "{:>8} {:>10.1} {:>12.3} {:>12.1} {:>9.1}%",
-            self.streams,
-            self.streams as f64 / window,
-            window * 1e3,
-            self.bytes / 1e6,
-            100.0 * self.share(bandwidth)
+            "{:>8} {:>8} {:>9} {:>17} {:>10} {:>10} {:>9} {:>6} {:>8} {:>8} {:>8} {:>8}",
+            "context",
+            "streams",
+            "tok/s",
+            "10 to 90 %",
+            "ms/window",
+            "MB/window",
+            "of limit",
+            "cores",
+            "gap us",
+            "idle us",
+            "busy ms",
+            "experts"
         );
     }
 
-    fn json(&self, bandwidth: f64) -> serde_json::Value {
-        let window = self.window.as_secs_f64();
-        json!({
-            "streams": self.streams, "tokens_s": self.streams as f64 / window, "window_ms": window * 1e3,
-            "window_bytes": self.bytes, "limit_share": self.share(bandwidth),
-        })
-    }
-}
-
-impl Bench {
-    fn open(path: &std::path::Path, args: &Args) -> Result<Self, Failure> {
-        let file = Arc::new(Gguf::open(path)?);
-        let mut backend = Cpu::new(CpuSettings {
-            threads: args.threads,
-        });
-        let model = family::load(&file, &mut backend)?;
-        let streams = args.streams.iter().copied().max().unwrap_or(1).max(1);
-        let positions = (args.prompt + args.tokens).max(64 + args.tokens) + 1;
-        let pages = streams * positions.div_ceil(PAGE_TOKENS);
-        let room = Room {
-            rows: args.prompt.max(streams).max(PROMPT),
-            logits_rows: streams,
-            slots: streams,
-            pages,
-            kv_type: KvType::F16,
-        };
-        let runner = Runner::new(model, backend, room, positions)?;
-        let vocab = runner.capacity().vocab as u32;
-        Ok(Self { runner, vocab })
-    }
-
-    /// Fixed pseudo-random tokens, different for every stream.
-    fn prompt(&self, stream: usize, count: usize) -> Vec<u32> {
-        let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(stream as u64 + 1);
-        (0..count)
-            .map(|_| {
-                state = state
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                ((state >> 33) as u32) % self.vocab
-            })
-            .collect()
-    }
-
-    fn pages(&self, slot: usize) -> Vec<PageId> {
-        let Capacity { pages, slots, .. } = self.runner.capacity();
-        (slot * pages / slots..(slot + 1) * pages / slots)
-            .map(|page| PageId(page as u32))
-            .collect()
-    }
-
-    fn window(&mut self, spans: &[Span<'_>]) -> Result<Vec<u32>, Failure> {
-        let mut pass = self.runner.begin(spans)?;
-        while self.runner.advance(&mut pass)? == Progress::More {}
-        let vocab = self.vocab as usize;
-        let logits = self.runner.finish(pass)?;
-        if !logits.iter().all(|logit| logit.is_finite()) {
-            return Err("logits are not finite".into());
-        }
-        Ok(logits.chunks_exact(vocab).map(greedy).collect())
-    }
-
-    fn prefill(&mut self, count: usize) -> Result<Duration, Failure> {
-        let (tokens, pages) = (self.prompt(0, count), self.pages(0));
-        self.runner.reset(Slot(0));
-        let begun = Instant::now();
-        black_box(self.window(&[Span {
-            slot: Slot(0),
-            first: 0,
-            tokens: &tokens,
-            pages: &pages,
-            logits: 1,
-        }])?);
-        Ok(begun.elapsed())
-    }
-
-    /// `count` windows of one row for each stream, after a short prompt each.
-    fn generate(&mut self, streams: &[usize], count: usize) -> Result<Generated, Failure> {
-        let pages: Vec<_> = streams.iter().map(|&stream| self.pages(stream)).collect();
-        let mut outputs = Vec::new();
-        for (&stream, pages) in streams.iter().zip(&pages) {
-            let tokens = self.prompt(stream, PROMPT);
-            let slot = Slot(stream as u32);
-            self.runner.reset(slot);
-            outputs.push(self.window(&[Span {
-                slot,
-                first: 0,
-                tokens: &tokens,
-                pages,
-                logits: 1,
-            }])?);
-        }
-        let (mut times, before) = (Vec::new(), self.runner.backend().moved_bytes());
-        for step in 0..count {
-            let last: Vec<_> = outputs.iter().map(|tokens| [tokens[step]]).collect();
-            let spans: Vec<_> = streams
-                .iter()
-                .zip(&last)
-                .zip(&pages)
-                .map(|((&stream, tokens), pages)| Span {
-                    slot: Slot(stream as u32),
-                    first: (PROMPT + step) as u32,
-                    tokens,
-                    pages,
-                    logits: 1,
-                })
-                .collect();
-            let begun = Instant::now();
-            let next = self.window(&spans)?;
-            times.push(begun.elapsed());
-            outputs
-                .iter_mut()
-                .zip(next)
-                .for_each(|(tokens, token)| tokens.push(token));
-        }
-        let bytes = (self.runner.backend().moved_bytes() - before) as f64 / count as f64;
-        Ok(Generated {
-            outputs,
-            times,
-            bytes,
-        })
-    }
-
-    fn decode(&mut self, streams: usize, count: usize, reps: usize) -> Result<Row, Failure> {
-        let all: Vec<usize> = (0..streams).collect();
-        let mut windows = Vec::new();
-        let mut bytes = 0.0;
-        let mut together = Vec::new();
-        for _ in 0..reps {
-            let run = self.generate(&all, count)?;
-            windows.extend(run.times);
-            (together, bytes) = (run.outputs, run.bytes);
-        }
-        let probe = streams - 1;
-        let alone = self.generate(&[probe], count)?.outputs;
-        if alone[0] != together[probe] {
-            return Err(
-                format!("stream {probe} of {streams} gives other tokens than alone").into(),
+    fn print(&self, limits: Limits) {
+        let us = |time: Duration| 1e6 * time.as_secs_f64();
+        print!(
+            "{:>8} {:>8} {:>9.1} {:>17} {:>10.3} {:>10.1} {:>8.1}% {:>6.2}",
+            self.context,
+            self.streams,
+            self.tokens_s(self.period.median),
+            format!(
+                "{:.1}-{:.1}",
+                self.tokens_s(self.period.greatest),
+                self.tokens_s(self.period.least)
+            ),
+            1e3 * self.period.median.as_secs_f64(),
+            self.bytes / 1e6,
+            100.0 * self.share(limits),
+            self.cores,
+        );
+        if let Some(device) = &self.device {
+            print!(
+                " {:>8.1} {:>8.1} {:>8.3} {:>8.1}",
+                us(device.gap.median),
+                us(device.idle.median),
+                1e3 * device.busy.as_secs_f64(),
+                device.experts,
             );
         }
-        windows.sort();
-        Ok(Row {
-            streams,
-            window: windows[windows.len() / 2],
-            bytes,
+        println!("{}", if self.right { "" } else { "  WRONG TOKENS" });
+    }
+
+    fn json(&self, limits: Limits) -> Value {
+        let us = |time: Duration| 1e6 * time.as_secs_f64();
+        let device = self.device.as_ref().map(|device| {
+            json!({
+                "gap_us": us(device.gap.median), "idle_us": us(device.idle.median), "busy_ms": 1e3 * device.busy.as_secs_f64(),
+                "busy_share": device.busy.as_secs_f64() / self.period.median.as_secs_f64(), "experts_read": device.experts,
+            })
+        });
+        json!({
+            "context": self.context, "streams": self.streams, "tokens_s": self.tokens_s(self.period.median),
+            "tokens_s_low": self.tokens_s(self.period.greatest), "tokens_s_high": self.tokens_s(self.period.least),
+            "window_ms": 1e3 * self.period.median.as_secs_f64(), "window_bytes": self.bytes, "limit_share": self.share(limits),
+            "cores": self.cores, "device": device, "right": self.right,
         })
     }
-}
-
-fn greedy(logits: &[f32]) -> u32 {
-    let best = logits
-        .iter()
-        .enumerate()
-        .fold((0, f32::MIN), |best, (id, &logit)| {
-            if logit > best.1 { (id, logit) } else { best }
-        });
-    best.0 as u32
-}
-
-fn median(
-    reps: usize,
-    mut run: impl FnMut() -> Result<Duration, Failure>,
-) -> Result<Duration, Failure> {
-    let mut times = (0..reps.max(1))
-        .map(|_| run())
-        .collect::<Result<Vec<_>, _>>()?;
-    times.sort();
-    Ok(times[times.len() / 2])
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Speed beside a peer, paired: on each file the two engines run in turn, A B A B .., and a round's ratio is ours over the peer's.
 
-  cargo bench --bench decode --no-run          # prints the path of the program that --ours takes
-  scripts/paired-bench.py --ours target/release/deps/decode-... [--peer llama|ik] [--rounds 3] FILE ...
+  cargo bench --bench decode --bench prefill --no-run
+  scripts/paired-bench.py [--ours target/release/deps] [--peer llama|ik] [--rounds 3] FILE ...
 
 Machines drift, so the ratio of a round means more than a speed; the table has the median of each. Prompts are 512 tokens, 32 tokens are generated
 a stream, both engines use the same file and as many threads. `share` is the bytes that a window must read
@@ -22,12 +22,20 @@ def run(command: list[str]) -> dict:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def program(folder: str, name: str) -> str:
+    """The newest of the programs that cargo has built under this name."""
+    found = [path for path in pathlib.Path(folder).glob(f"{name}-*") if not path.suffix]
+    return str(max(found, key=lambda path: path.stat().st_mtime))
+
+
 def ours(args: argparse.Namespace, file: str) -> dict:
-    report = run([args.ours, file, "--json", "--reps", "3", "--tokens", "32", "--streams", args.streams, "--threads", str(args.threads)])
-    rows = {"prefill": (report["prefill"]["tokens_s"], None)}
+    common = [file, "--backend", "cpu", "--json", "--reps", "3", "--threads", str(args.threads)]
+    read = run([program(args.ours, "prefill"), *common, "--prompt", "512"])
+    report = run([program(args.ours, "decode"), *common, "--tokens", "32", "--streams", args.streams])
+    rows = {"prefill": (read["prefill"][0]["tokens_s"], None)}
     for row in report["decode"]:
         rows[f"decode {row['streams']}"] = (row["tokens_s"], row["limit_share"])
-    return rows | {"bandwidth": (report["bandwidth_gb_s"], None)}
+    return rows | {"bandwidth": (report["limits"]["memory_gb_s"], None)}
 
 
 def peer(args: argparse.Namespace, file: str) -> dict:
@@ -38,7 +46,7 @@ def peer(args: argparse.Namespace, file: str) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ours", required=True, help="the built decode bench")
+    parser.add_argument("--ours", default="target/release/deps", help="folder of the built benches")
     parser.add_argument("--peer", choices=["llama", "ik"], default="llama")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", default="1,4,8")

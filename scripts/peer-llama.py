@@ -16,6 +16,10 @@ the defaults it returns are checked before anything else.
 
   peer-llama.py quantize IN.gguf OUT.gguf Q4_K_M
 
+`--peer cuda --libraries FOLDER` takes the CUDA build of the same release (npm `@node-llama-cpp/linux-x64-cuda` 3.21.1,
+its folder `bins/linux-x64-cuda`), with every layer on the device and flash attention; it fails if a layer stays behind.
+The libraries of the CUDA runtime and cuBLAS 13 are looked for in Python's packages and where the system has them.
+
 FILE holds token ids as a JSON array, or as text separated by spaces or commas. Settings are the peer's
 defaults: memory map, weight repacking (on in llama.cpp, off in ik_llama.cpp), flash attention, micro-batches of 512.
 """
@@ -37,6 +41,8 @@ import numpy as np
 
 PACKAGE = "@node-llama-cpp/linux-x64@3.21.1"
 IK_PACKAGE = "ik-llama-cpp-python==0.1.5"
+# decode calls that are not measured: buffers are made and graphs recorded
+WARM_UP = 8
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate-peers"
 
 
@@ -110,15 +116,19 @@ class Peer:
     NAME = "llama.cpp v0.4.0"
 
     def __init__(
-        self, model: str, *, threads: int, n_ctx: int, n_batch: int, sequences: int = 1,
-        quiet: bool = True, repack: bool | None = None, exact_kv: bool = False,
+        self, model: str, *, threads: int, n_ctx: int, n_batch: int, n_ubatch: int = 512, sequences: int = 1,
+        quiet: bool = True, repack: bool | None = None, exact_kv: bool = False, loaded: int | None = None,
     ):  # fmt: skip
+        """`loaded` is the `model` of another peer: its weights are used, the file is not read again."""
         self.lib, model_params, context_params = self.load_library()
         lib = self.lib
-        self.log = LOG((lambda *_: None) if quiet else (lambda _, text, __: print(text.decode(), end="", file=sys.stderr)))
+        self.said = ""
+        self.quiet = quiet
+        self.log = LOG(self.listen)
         lib.llama_log_set.argtypes = [LOG, C.c_void_p]
         lib.llama_log_set(self.log, None)
-        self.load_backends()
+        if not loaded:
+            self.load_backends()
         lib.llama_model_default_params.restype = model_params
         lib.llama_context_default_params.restype = context_params
         lib.llama_model_load_from_file.restype = C.c_void_p
@@ -136,15 +146,18 @@ class Peer:
 
         params = lib.llama_model_default_params()
         self.check_model(params)
+        self.prepare_model(params)
         if repack is not None:
             setattr(params, self.REPACK, repack)
-        self.model = lib.llama_model_load_from_file(str(model).encode(), params)
+        self.model = loaded or lib.llama_model_load_from_file(str(model).encode(), params)
         if not self.model:
             raise SystemExit(f"{self.NAME} cannot load {model}; run with --verbose to see why")
+        if not loaded:
+            self.check_loaded()
         context = lib.llama_context_default_params()
         self.check_context(context)
         self.prepare(context, sequences)
-        context.n_ctx, context.n_batch, context.n_ubatch = n_ctx, n_batch, min(512, n_batch)
+        context.n_ctx, context.n_batch, context.n_ubatch = n_ctx, n_batch, min(n_ubatch, n_batch)
         context.n_seq_max = sequences
         context.n_threads = context.n_threads_batch = threads
         if exact_kv:  # keys and values in f32 instead of f16, and no f16 inside the attention
@@ -154,10 +167,17 @@ class Peer:
             raise SystemExit(f"{self.NAME} cannot make a context for {model}")
         self.vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
         self.n_batch = n_batch
+        self.runs = {}
         self.batch = lib.llama_batch_init(n_batch, 0, 1)
 
     BATCH = Batch
     REPACK = "use_extra_bufts"
+
+    def listen(self, _, text: bytes, __) -> None:
+        line = text.decode(errors="replace")
+        self.said += line
+        if not self.quiet:
+            print(line, end="", file=sys.stderr)
 
     def load_library(self):
         """The library and its two parameter structures."""
@@ -176,11 +196,22 @@ class Peer:
         known = (context.n_ubatch, context.n_seq_max, context.flash_attn_type, context.type_k, context.offload_kqv, context.samplers)
         assert known == (512, 1, -1, 1, True, None), f"llama.h does not match: {known}"
 
+    def prepare_model(self, params) -> None:
+        """Settings of the model other than the defaults that this peer needs."""
+
+    def check_loaded(self) -> None:
+        """Whether the model lies where it should."""
+
     def prepare(self, context, sequences: int) -> None:
-        """Settings other than the defaults that this peer needs."""
+        """Settings of the context other than the defaults that this peer needs."""
 
     def make_exact(self, context) -> None:
         context.type_k = context.type_v = context.flash_attn_type = 0
+
+    def free_context(self) -> None:
+        """Gives the caches back; the weights stay."""
+        self.lib.llama_free.argtypes = [C.c_void_p]
+        self.lib.llama_free(self.context)
 
     def clear(self) -> None:
         """Forget every sequence."""
@@ -208,6 +239,26 @@ class Peer:
         if status:
             raise SystemExit(f"the peer's decode returned {status}")
 
+    def decode_run(self, ids: list[int], first: int, sequence: int, every: bool, last: bool) -> None:
+        """One call with consecutive rows of one sequence, filled without a loop: thousands of rows would take milliseconds."""
+        batch, count = self.batch, len(ids)
+        batch.n_tokens = count
+        fill = lambda pointer, values: np.ctypeslib.as_array(pointer, (count,)).__setitem__(slice(None), values)
+        fill(batch.token, ids)
+        fill(batch.pos, np.arange(first, first + count))
+        fill(batch.n_seq_id, 1)
+        fill(batch.logits, every)
+        if last:
+            batch.logits[count - 1] = True
+        if sequence not in self.runs:
+            number = C.pointer(C.c_int32(sequence))
+            self.runs[sequence] = (C.POINTER(C.c_int32) * self.n_batch)(*[number] * self.n_batch)
+        own, batch.seq_id = batch.seq_id, C.cast(self.runs[sequence], C.POINTER(C.POINTER(C.c_int32)))
+        status = self.lib.llama_decode(self.context, batch)
+        batch.seq_id = own
+        if status:
+            raise SystemExit(f"the peer's decode returned {status}")
+
     def logits(self, row: int) -> np.ndarray:
         """A copy of the logits of batch row `row`."""
         return np.ctypeslib.as_array(self.lib.llama_get_logits_ith(self.context, row), (self.vocab,)).copy()
@@ -218,7 +269,7 @@ class Peer:
         for start in range(0, len(ids), self.n_batch):
             part = ids[start : start + self.n_batch]
             last = start + len(part) == len(ids)
-            self.decode([(t, start + i, sequence, every or (last and i + 1 == len(part))) for i, t in enumerate(part)])
+            self.decode_run(part, start, sequence, every, last)
             out += [self.logits(i) for i in range(len(part))] if every else [self.logits(len(part) - 1)] if last else []
         return np.stack(out)
 
@@ -234,6 +285,44 @@ class Peer:
             self.decode([(out[-1], len(ids) + len(out) - 1, 0, True)])
             logits = self.logits(0)
         return out, margins
+
+
+class Cuda(Peer):
+    """The same release built for CUDA, everything on the device."""
+
+    NAME = "llama.cpp v0.4.0, CUDA"
+    FOLDER: pathlib.Path | None = None
+
+    def load_library(self):
+        if self.FOLDER is None:
+            raise SystemExit("--peer cuda needs --libraries")
+        for name in ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13"):
+            preload(name)
+        C.CDLL(str(self.FOLDER / "libggml-base.so"), mode=C.RTLD_GLOBAL)
+        self.ggml = C.CDLL(str(self.FOLDER / "libggml.cuda.v0.4.0.so"), mode=C.RTLD_GLOBAL)
+        return C.CDLL(str(self.FOLDER / "libllama.cuda.v0.4.0.so"), mode=C.RTLD_GLOBAL), ModelParams, ContextParams
+
+    def load_backends(self) -> None:
+        self.ggml.ggml_backend_load_all_from_path(str(self.FOLDER).encode())
+
+    def prepare_model(self, params) -> None:
+        params.n_gpu_layers = 999
+
+    def check_loaded(self) -> None:
+        found = re.search(r"offloaded (\d+)/(\d+) layers", self.said)
+        if not found or found[1] != found[2]:
+            raise SystemExit(f"{self.said[-1500:]}\nnot every layer is on the device: {found[0] if found else 'none is'}")
+
+    def prepare(self, context, sequences: int) -> None:
+        context.flash_attn_type = 1
+
+
+def preload(name: str) -> None:
+    """Loads a library of CUDA from Python's packages, if one has it; else the loader's own places count."""
+    for place in sys.path:
+        for path in sorted(pathlib.Path(place).glob(f"nvidia/*/lib/{name}")):
+            C.CDLL(str(path), mode=C.RTLD_GLOBAL)
+            return
 
 
 class Ik(Peer):
@@ -273,7 +362,7 @@ class Ik(Peer):
         self.lib.llama_kv_cache_clear(self.context)
 
 
-PEERS = {"llama": Peer, "ik": Ik}
+PEERS = {"llama": Peer, "cuda": Cuda, "ik": Ik}
 
 
 def read_ids(path: str) -> list[int]:
@@ -304,38 +393,53 @@ def greedy(args) -> dict:
 
 
 def bench(args) -> dict:
-    """Median speed over the repetitions, after one unmeasured round. Ids are random; `streams` share every decode call."""
-    streams = [int(s) for s in args.streams.split(",")]
-    depth = args.depth
-    n_ctx = max(args.p, depth + args.n) + 8
+    """Median speed: of prompts over the repetitions, after one unmeasured; of decode calls, which `streams` share, over all calls but a few first ones. Ids are random."""
+    numbers = [[int(part) for part in text.split(",")] for text in (args.p, args.depth, args.streams)]
+    prompts, depths, streams = numbers
     rng = np.random.default_rng(0)
+    peer_of = PEERS[args.peer]
+    common = {"threads": args.threads, "n_batch": 2048, "n_ubatch": args.ubatch, "quiet": not args.verbose, "repack": args.repack}
     rows = []
-    # A context a measurement: the peer divides its memory by the number of sequences.
-    if args.p:
-        peer = PEERS[args.peer](args.model, threads=args.threads, n_ctx=n_ctx, n_batch=2048, quiet=not args.verbose, repack=args.repack)
-        rates = []
+
+    def note(row: dict, count: int, times: list[float]) -> None:
+        """Tokens a second; of many times the slowest and the fastest tenth are left out of the ends."""
+        rates, tenth = sorted(count / time for time in times), len(times) // 10
+        rows.append(row | {"tok_s": round(statistics.median(rates), 2), "tok_s_low": round(rates[tenth], 2), "tok_s_high": round(rates[-1 - tenth], 2)})
+
+    # A context a measurement: the peer divides its memory by the number of sequences. Weights are loaded once.
+    model = None
+    for count in prompts if prompts != [0] else []:
+        peer = peer_of(args.model, n_ctx=count + 8, loaded=model, **common)
+        model = peer.model
+        times = []
         for _ in range(args.repetitions + 1):
-            ids = rng.integers(3, peer.vocab, args.p).tolist()
+            ids = rng.integers(3, peer.vocab, count).tolist()
             peer.clear()
             start = time.perf_counter()
             peer.prefill(ids, every=False)
-            rates.append(args.p / (time.perf_counter() - start))
-        rows.append({"test": "prefill", "tokens": args.p, "tok_s": round(statistics.median(rates[1:]), 2)})
-    for count in streams if args.n else []:
-        peer = PEERS[args.peer](args.model, threads=args.threads, n_ctx=n_ctx * count, n_batch=2048, sequences=count, quiet=not args.verbose, repack=args.repack)
-        rates = []
-        for _ in range(args.repetitions + 1):
-            peer.clear()
-            ids = rng.integers(3, peer.vocab, (depth + args.n, count)).tolist()
-            for sequence in range(count if depth else 0):
-                peer.prefill([ids[i][sequence] for i in range(depth)], sequence, every=False)
-            start = time.perf_counter()
-            for i in range(depth, depth + args.n):
-                peer.decode([(ids[i][sequence], i, sequence, True) for sequence in range(count)])
-                peer.lib.llama_get_logits(peer.context)
-            rates.append(args.n * count / (time.perf_counter() - start))
-        rows.append({"test": "decode", "streams": count, "depth": depth, "tokens": args.n, "tok_s": round(statistics.median(rates[1:]), 2)})
-    return {"peer": PEERS[args.peer].NAME, "model": pathlib.Path(args.model).name, "threads": args.threads, "repetitions": args.repetitions, "machine": platform.processor() or platform.machine(), "results": rows}
+            times.append(time.perf_counter() - start)
+        note({"test": "prefill", "tokens": count}, count, times[1:])
+        peer.free_context()
+    for depth in depths if args.n else []:
+        for count in streams:
+            length = depth + WARM_UP + args.n
+            peer = peer_of(args.model, n_ctx=(length + 8) * count, sequences=count, loaded=model, **common)
+            model = peer.model
+            times = []
+            for _ in range(args.repetitions):
+                peer.clear()
+                ids = rng.integers(3, peer.vocab, (length, count)).tolist()
+                for sequence in range(count if depth else 0):
+                    peer.prefill([ids[i][sequence] for i in range(depth)], sequence, every=False)
+                for i in range(depth, length):
+                    start = time.perf_counter()
+                    peer.decode([(ids[i][sequence], i, sequence, True) for sequence in range(count)])
+                    peer.lib.llama_get_logits(peer.context)
+                    if i >= depth + WARM_UP:
+                        times.append(time.perf_counter() - start)
+            note({"test": "decode", "streams": count, "depth": depth, "tokens": args.n}, count, times)
+            peer.free_context()
+    return {"peer": peer_of.NAME, "model": pathlib.Path(args.model).name, "threads": args.threads, "ubatch": args.ubatch, "repetitions": args.repetitions, "machine": platform.processor() or platform.machine(), "results": rows}
 
 
 def quantize(args) -> dict:
@@ -355,14 +459,16 @@ def main() -> None:
         command.set_defaults(run=run)
         command.add_argument("model")
         command.add_argument("--peer", choices=PEERS, default="llama")
+        command.add_argument("--libraries", type=pathlib.Path, help="folder of the CUDA build, for --peer cuda")
         command.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
         command.add_argument("-v", "--verbose", action="store_true", help="let the peer log to stderr")
         if run is bench:
-            command.add_argument("-p", type=int, default=512, help="prompt tokens, 0 to skip")
+            command.add_argument("-p", default="512", help="numbers of prompt tokens, e.g. 512,4096; 0 to skip")
             command.add_argument("-n", type=int, default=64, help="generated tokens a stream, 0 to skip")
-            command.add_argument("-d", "--depth", type=int, default=0, help="tokens in each stream before generation")
+            command.add_argument("-d", "--depth", default="0", help="numbers of tokens in each stream before generation")
             command.add_argument("-s", "--streams", default="1", help="numbers of parallel streams, e.g. 1,4,8")
             command.add_argument("-r", "--repetitions", type=int, default=3)
+            command.add_argument("-u", "--ubatch", type=int, default=512, help="rows of a micro-batch")
             command.add_argument("--repack", action=argparse.BooleanOptionalAction, help="weight repacking, instead of the peer's default")
         elif run is tokenize:
             command.add_argument("--text", required=True, help="file with the text")
@@ -378,6 +484,7 @@ def main() -> None:
     command.set_defaults(run=quantize)
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of llama-quantize")
     args = parser.parse_args()
+    Cuda.FOLDER = getattr(args, "libraries", None)
     print(json.dumps(args.run(args)))
 
 
