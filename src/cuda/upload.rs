@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use cudarc::driver::{CudaContext, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{
@@ -90,6 +90,48 @@ fn pieces(uploads: &[Upload]) -> Vec<Piece<'_>> {
     pieces
 }
 
+/// A thread's way to the device: one piece is filled in while the one before is on the link.
+struct Copier {
+    stream: Arc<CudaStream>,
+    buffers: [(Pinned, CudaEvent); 2],
+    /// Of `buffers`, the next to be used.
+    at: usize,
+}
+
+impl Copier {
+    fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
+        let buffer = || -> Result<_, CudaError> {
+            let event = context.new_event(None).during("making an event")?;
+            Ok((Pinned::new(context, PIECE)?, event))
+        };
+        Ok(Self {
+            stream: context.new_stream().during("making a stream")?,
+            buffers: [buffer()?, buffer()?],
+            at: 0,
+        })
+    }
+
+    /// Enqueues the copy of a piece to the weights' memory at `base`.
+    fn copy(&mut self, piece: &Piece<'_>, base: u64) -> Result<(), CudaError> {
+        let (buffer, event) = &mut self.buffers[self.at];
+        self.at = 1 - self.at;
+        // an event that was never recorded counts as done
+        event.synchronize().during("uploading weights")?;
+        let buffer = buffer.bytes_mut();
+        let (bytes, to) = piece.fill(buffer);
+        // SAFETY: the destination was planned for these bytes; the buffer is not touched before its event.
+        unsafe {
+            result::memcpy_htod_async(base + to as u64, &buffer[..bytes], self.stream.cu_stream())
+        }
+        .during("uploading weights")?;
+        event.record(&self.stream).during("uploading weights")
+    }
+
+    fn finish(self) -> Result<(), CudaError> {
+        self.stream.synchronize().during("uploading weights")
+    }
+}
+
 /// Brings all `uploads` to the device, where `base` is the start of the weights' memory. Blocks; shows progress where somebody looks.
 pub(super) fn run(
     context: &Arc<CudaContext>,
@@ -105,43 +147,26 @@ pub(super) fn run(
         .map_or(1, |cores| cores.get())
         .min(THREADS_MAX)
         .min(pieces.len().max(1));
-    let copy = || -> Result<(), CudaError> {
-        context.bind_to_thread().during("binding the context")?;
-        let stream = context.new_stream().during("making a stream")?;
-        let mut buffers = [Pinned::new(context, PIECE)?, Pinned::new(context, PIECE)?];
-        let events = [(); 2].map(|()| context.new_event(None));
-        let [first, second] = events;
-        let events = [
-            first.during("making an event")?,
-            second.during("making an event")?,
-        ];
-        for turn in 0.. {
-            let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                break;
-            };
-            if failed.load(Ordering::Relaxed) {
-                break;
-            }
-            let at = turn % 2;
-            // an event that was never recorded counts as done
-            events[at].synchronize().during("waiting for an upload")?;
-            let buffer = buffers[at].bytes_mut();
-            let (bytes, to) = piece.fill(buffer);
-            // SAFETY: the destination was planned for these bytes; the buffer is not touched before its event.
-            unsafe {
-                result::memcpy_htod_async(base + to as u64, &buffer[..bytes], stream.cu_stream())
-            }
-            .during("uploading weights")?;
-            events[at].record(&stream).during("recording an event")?;
+    // all made before the first copy, so that whatever fails later is an upload
+    let copiers = (0..threads)
+        .map(|_| Copier::new(context))
+        .collect::<Result<Vec<_>, _>>()?;
+    let copy = |mut copier: Copier| -> Result<(), CudaError> {
+        context.bind_to_thread().during("uploading weights")?;
+        while !failed.load(Ordering::Relaxed)
+            && let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            copier.copy(piece, base)?;
             bar.inc(piece.bytes as u64);
         }
-        stream.synchronize().during("waiting for an upload")
+        copier.finish()
     };
     let outcome = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
+        let workers: Vec<_> = copiers
+            .into_iter()
+            .map(|copier| {
                 scope.spawn(|| {
-                    let outcome = copy();
+                    let outcome = copy(copier);
                     if outcome.is_err() {
                         failed.store(true, Ordering::Relaxed);
                     }

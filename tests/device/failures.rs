@@ -202,8 +202,7 @@ fn a_refused_allocation_or_copy_at_the_start_is_said() {
             "hostalloc:1",
             ["allocating pinned memory failed", "OUT_OF_MEMORY"],
         ),
-        // said by the copy, or by who waits for it
-        ("h2d:3", ["upload", "failed"]),
+        ("h2d:3", ["uploading weights failed", "LAUNCH_FAILED"]),
         ("launch:2", ["launching a kernel failed", "LAUNCH_FAILED"]),
         ("kernel:1", ["failed", "ILLEGAL_ADDRESS"]),
         ("module:1+", ["loading a kernel failed", "OUT_OF_MEMORY"]),
