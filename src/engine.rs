@@ -78,6 +78,8 @@ pub struct Engine<E: Executor> {
     costs: Costs,
     /// The pause that a running stream may have because of others.
     gap_max: Duration,
+    /// How long a sequence may wait for its reader.
+    idle_timeout: Duration,
     /// Whether no slice of the prompt lane has followed the last decode window.
     slice_owed: bool,
     windows: u64,
@@ -118,6 +120,7 @@ impl<E: Executor> Engine<E> {
             flights: [None, None],
             costs: Costs::default(),
             gap_max: settings.gap_max.unwrap_or(settings::GAP_MAX),
+            idle_timeout: settings.idle_timeout,
             slice_owed: false,
             windows: 0,
             served: 0,
@@ -147,8 +150,10 @@ impl<E: Executor> Engine<E> {
         if self.stopping {
             return Ok(Turn::Stop);
         }
-        self.withdraw_cancelled();
-        self.release_cancelled();
+        let now = self.executor.now();
+        self.forget_leaving(now);
+        self.withdraw_leaving(now);
+        self.release_leaving(now);
         let turn = match self.flights[Lane::Decode as usize] {
             Some(_) => self.advance(Lane::Decode)?, // streams wait for it
             None => self.choose_work()?,
@@ -157,10 +162,15 @@ impl<E: Executor> Engine<E> {
         Ok(turn)
     }
 
-    /// Sleeps until something comes in.
+    /// Sleeps until something comes in, or until somebody's time is up.
     pub fn wait(&mut self) {
-        let event = self.events.wait();
-        self.take(event);
+        let now = self.executor.now();
+        let most = self
+            .next_due()
+            .map(|due| due.saturating_duration_since(now));
+        if let Some(event) = self.events.wait(most) {
+            self.take(event);
+        }
     }
 
     /// Ends every sequence; their readers and all later requests are told why.
@@ -178,11 +188,13 @@ impl<E: Executor> Engine<E> {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Admit(request) => {
+            Event::Admit(mut request) => {
+                let now = self.executor.now();
+                request.due = request.deadline.and_then(|after| now.checked_add(after));
                 self.waiting.push_back(request);
                 self.show();
             }
-            Event::Wake => self.forget_cancelled(),
+            Event::Wake => {} // every turn looks at credits and cancels
             Event::Shutdown => self.stopping = true,
         }
     }

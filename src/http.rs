@@ -66,6 +66,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(health::health))
+        .route("/slots", get(health::slots))
         .route("/metrics", get(health::metrics))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)

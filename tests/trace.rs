@@ -86,6 +86,7 @@ fn a_request_leaves_a_trace_without_contents() {
             max_tokens: 3,
             stop_tokens: [].into(),
             logprobs: None,
+            deadline: None,
         };
         let _tokens = handle.submit(request.clone()).unwrap();
         drop(handle.submit(request).unwrap());

@@ -137,6 +137,7 @@ pub(super) async fn answer(
         max_tokens: options.max_tokens,
         ignore_eos: options.ignore_eos,
         logprobs: None,
+        deadline: None,
     };
     let read = expression::read(
         text.tokenizer.clone(),

@@ -2,7 +2,7 @@
 //!
 //! Knows one sequence; knows nothing of others or of windows.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{
     event::Admission,
@@ -37,9 +37,35 @@ impl Ending {
             Self::Finished(FinishReason::Stop) => "stop",
             Self::Finished(FinishReason::Length) => "length",
             Self::Failed(EngineError::NotFinite { .. }) => "not_finite",
+            Self::Failed(EngineError::DeadlineExceeded { .. }) => "late",
+            Self::Failed(EngineError::ReaderIdle { .. }) => "idle",
             Self::Failed(_) => "failed",
             Self::Cancelled => "cancelled",
             Self::Stopped => "stopped",
+        }
+    }
+}
+
+impl Admission {
+    /// How it gives up its place, whether in the queue or in a slot, before its end, if it does.
+    pub(super) fn leaves(&self, now: Instant) -> Option<Ending> {
+        if self.outbox.is_cancelled() {
+            return Some(Ending::Cancelled);
+        }
+        let after = self.deadline?;
+        (now >= self.due?).then_some(Ending::Failed(EngineError::DeadlineExceeded { after }))
+    }
+
+    /// Tells trace and reader how it ended. Everything it held must have been given back before.
+    pub(super) fn close(self, ending: Ending, timings: Timings) {
+        self.span
+            .record("generated_tokens", timings.generated_tokens);
+        self.span.record("reason", ending.reason());
+        match ending {
+            Ending::Finished(reason) => self.outbox.finish(reason, timings),
+            Ending::Failed(error) => self.outbox.fail(error),
+            // Nobody reads any more, or everybody learns it from the board.
+            Ending::Cancelled | Ending::Stopped => {}
         }
     }
 }
@@ -53,8 +79,12 @@ pub(super) struct Active {
     pub(super) reading: bool,
     /// When it last had a share of a window, as [`Demand::served`] counts.
     served: u64,
+    admitted: Instant,
     /// Since when it has been waiting for rows.
     since: Instant,
+    /// Since when it has been waiting for its reader.
+    parked: Option<Instant>,
+    worst_gap: Duration,
     first_row: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -73,7 +103,10 @@ impl Active {
             pages,
             reading: false,
             served: 0,
+            admitted: now,
             since: now,
+            parked: None,
+            worst_gap: Duration::ZERO,
             first_row: None,
             first_token: None,
             last_token: None,
@@ -83,9 +116,11 @@ impl Active {
     /// What it wants of the next window, if its reader has room for what that can produce.
     pub(super) fn demand(&mut self, now: Instant) -> Demand {
         let want = self.request.sequence.want(self.request.outbox.credit());
-        if want == Want::Nothing {
-            self.since = now; // it waits for its reader, not for rows
+        let parked = (want == Want::Nothing).then_some(self.parked.unwrap_or(now));
+        if parked.or(self.parked).is_some() {
+            self.since = now; // until now it has waited for its reader, not for rows
         }
+        self.parked = parked;
         Demand {
             slot: self.slot,
             arrival: self.request.id,
@@ -95,9 +130,36 @@ impl Active {
         }
     }
 
-    /// Whether the reader has gone away.
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.request.outbox.is_cancelled()
+    /// Whether it waits for its reader.
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.is_some()
+    }
+
+    /// How it gives up its place before its end, if it does: nobody reads, nobody has read for too long, or it is late.
+    pub(super) fn leaves(&self, now: Instant, idle_timeout: Duration) -> Option<Ending> {
+        let due = self.idle_at(idle_timeout);
+        // whoever reads again after all is welcome, though it has not come to the next schedule yet
+        let idle = due.is_some_and(|due| now >= due) && self.request.outbox.credit() == 0;
+        self.request.leaves(now).or_else(|| {
+            idle.then_some(Ending::Failed(EngineError::ReaderIdle {
+                after: idle_timeout,
+            }))
+        })
+    }
+
+    /// When it will give up its place, if nothing happens before.
+    pub(super) fn due(&self, idle_timeout: Duration) -> Option<Instant> {
+        let dues = [self.request.due, self.idle_at(idle_timeout)];
+        dues.into_iter().flatten().min()
+    }
+
+    fn idle_at(&self, idle_timeout: Duration) -> Option<Instant> {
+        self.parked?.checked_add(idle_timeout)
+    }
+
+    /// How long it has held its slot.
+    pub(super) fn held(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.admitted)
     }
 
     /// Its next `rows` rows, for an executor that tells so many candidates.
@@ -139,6 +201,10 @@ impl Active {
     /// Takes note that these rows are computed.
     pub(super) fn advance(&mut self, rows: usize, now: Instant) {
         self.reading = false;
+        if self.request.sequence.phase() == Phase::Decode {
+            let gap = now.saturating_duration_since(self.since);
+            self.worst_gap = self.worst_gap.max(gap);
+        }
         self.since = now;
         self.request.sequence.advance(rows);
     }
@@ -192,15 +258,7 @@ impl Active {
     /// Tells trace and reader how it ended. Everything it held must have been given back before.
     pub(super) fn close(self, ending: Ending) {
         let timings = self.timings();
-        let Admission { outbox, span, .. } = *self.request;
-        span.record("generated_tokens", timings.generated_tokens);
-        span.record("reason", ending.reason());
-        match ending {
-            Ending::Finished(reason) => outbox.finish(reason, timings),
-            Ending::Failed(error) => outbox.fail(error),
-            // Nobody reads any more, or everybody learns it from the board.
-            Ending::Cancelled | Ending::Stopped => {}
-        }
+        self.request.close(ending, timings);
     }
 
     /// What the board shows of it.
@@ -212,6 +270,9 @@ impl Active {
             prompt_tokens: sequence.prompt_tokens(),
             computed: sequence.computed(),
             generated: sequence.generated(),
+            decode: self.timings().decode,
+            worst_gap: self.worst_gap,
+            parked: self.is_parked(),
         }
     }
 

@@ -1,18 +1,20 @@
-//! Who is in: admission, cancels, and the giving back of everything a sequence holds.
+//! Who is in: admission, cancels, deadlines, and the giving back of everything a sequence holds.
 //!
 //! Knows slots, pages and the order of arrival; knows nothing of rows.
 
-use std::mem;
+use std::{mem, time::Instant};
 
 use super::{
     Engine,
     active::{Active, Ending},
+    event::Admission,
     executor::{Executor, Slot},
     pages::PagePool,
+    request::Timings,
 };
 
 impl<E: Executor> Engine<E> {
-    /// Moves requests into free slots, in order, as far as their worst case fits.
+    /// Moves requests into free slots, in order, as far as their worst case fits, and tells the others their places.
     pub(super) fn admit(&mut self) {
         while let Some(request) = self.waiting.front()
             && let Some(slot) = self.active.iter().position(Option::is_none)
@@ -23,37 +25,55 @@ impl<E: Executor> Engine<E> {
         {
             let id = Slot(slot as u32);
             self.executor.reset(id);
+            tell_place(&request, 0);
             let active = Active::new(request, id, pages, self.executor.now());
             self.board.slot(active.stats());
             self.active[slot] = Some(active);
             self.show();
         }
+        for (before, request) in self.waiting.iter().enumerate() {
+            tell_place(request, before + 1);
+        }
     }
 
-    /// Removes waiting requests that nobody waits for any more.
-    pub(super) fn forget_cancelled(&mut self) {
-        let before = self.waiting.len();
-        self.waiting.retain(|request| {
-            let cancelled = request.outbox.is_cancelled();
-            if cancelled {
-                request.span.record("reason", Ending::Cancelled.reason());
-                self.meters.ended(Ending::Cancelled.reason());
-                self.board.leave();
-            }
-            !cancelled
-        });
-        if self.waiting.len() < before {
+    /// Removes waiting requests that nobody waits for any more, or that are late.
+    pub(super) fn forget_leaving(&mut self, now: Instant) {
+        let mut at = 0;
+        while let Some(request) = self.waiting.get(at) {
+            let Some(ending) = request.leaves(now) else {
+                at += 1;
+                continue;
+            };
+            let Some(request) = self.waiting.remove(at) else {
+                return;
+            };
+            self.meters.ended(ending.reason());
+            self.board.leave();
             self.show();
+            request.close(ending, Timings::default());
         }
     }
 
-    /// Frees what sequences hold whose readers have gone. No pass may hold rows of theirs.
-    pub(super) fn release_cancelled(&mut self) {
+    /// Frees what sequences hold that give up their places. No pass may hold rows of theirs.
+    pub(super) fn release_leaving(&mut self, now: Instant) {
         for slot in 0..self.active.len() {
-            if self.active[slot].as_ref().is_some_and(Active::is_cancelled) {
-                self.release(slot, Ending::Cancelled);
+            if let Some(ending) = self.leaving(slot, now) {
+                self.release(slot, ending);
             }
         }
+    }
+
+    /// How the sequence in a slot gives up its place before its end, if it does.
+    pub(super) fn leaving(&self, slot: usize, now: Instant) -> Option<Ending> {
+        self.active[slot].as_ref()?.leaves(now, self.idle_timeout)
+    }
+
+    /// When the next request will give up its place, if nothing happens before.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let waiting = self.waiting.iter().filter_map(|request| request.due);
+        let active = self.active.iter().flatten();
+        let active = active.filter_map(|active| active.due(self.idle_timeout));
+        waiting.chain(active).min()
     }
 
     /// Gives back what a sequence holds, then tells its reader: whoever learns of an end finds its place free.
@@ -62,6 +82,7 @@ impl<E: Executor> Engine<E> {
             return;
         };
         self.pages.release(mem::take(&mut active.pages));
+        self.board.note_hold(active.held(self.executor.now()));
         self.board.slot_free(slot);
         self.board.leave();
         self.show();
@@ -76,4 +97,13 @@ impl<E: Executor> Engine<E> {
         self.meters
             .hold(self.waiting.len(), busy, self.pages.used());
     }
+}
+
+/// Tells a request's reader its place in the queue, if that has changed.
+fn tell_place(request: &Admission, place: usize) {
+    request.place.send_if_modified(|told| {
+        let moved = *told != place;
+        *told = place;
+        moved
+    });
 }

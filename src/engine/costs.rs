@@ -28,7 +28,7 @@ impl Costs {
         self.slices.note(rows, took);
     }
 
-    /// All of a pass, of either lane, took so long.
+    /// All of a pass of the decode lane took so long. Those of the prompt lane do not count: a backend may compute them in other ways.
     pub fn note_window(&mut self, rows: usize, took: Duration) {
         self.windows.note(rows, took);
     }
@@ -50,6 +50,11 @@ impl Costs {
     /// What a window will take, or a bound for it.
     pub fn window(&self, rows: usize) -> Duration {
         self.windows.expect(rows).unwrap_or_default()
+    }
+
+    /// What a window will take at least, as far as is known.
+    pub fn window_least(&self, rows: usize) -> Duration {
+        self.windows.least(rows)
     }
 }
 
@@ -126,6 +131,15 @@ impl Curve {
         self.of[class].as_ref().map(|known| known.took)
     }
 
+    /// More rows never take less time.
+    fn least(&self, rows: usize) -> Duration {
+        let below = (0..=class(rows)).rev();
+        below
+            .filter_map(|of| self.took(of))
+            .next()
+            .unwrap_or_default()
+    }
+
     /// More rows never take less time, nor more than in proportion: so neighbours bound what has not been measured.
     fn expect(&self, rows: usize) -> Option<Duration> {
         let class = class(rows);
@@ -174,6 +188,16 @@ mod tests {
             &[(2, 4), (8, 16), (16, 20), (64, 20), (256, 40)],
         );
         check(&[(usize::MAX, 7)], &[(usize::MAX, 7), (1, 7)]);
+    }
+
+    #[test]
+    fn what_was_measured_with_fewer_rows_is_the_least() {
+        let mut costs = Costs::default();
+        assert_eq!(costs.window_least(9), Duration::ZERO);
+        costs.note_window(4, 5 * MS);
+        costs.note_window(64, 20 * MS);
+        let least = [1, 4, 9, 64, 65].map(|rows| costs.window_least(rows));
+        assert_eq!(least, [0, 5, 5, 20, 20].map(|ms| ms * MS));
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::{
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
+use tokio::sync::watch;
 use tracing::Span;
 
 use super::{outbox::Outbox, sequence::Sequence};
@@ -41,6 +42,12 @@ pub(super) struct Admission {
     pub(super) outbox: Outbox,
     /// When it was submitted.
     pub(super) submitted: Instant,
+    /// What the answer may take.
+    pub(super) deadline: Option<Duration>,
+    /// When it will have taken that; known once the engine has taken note of it.
+    pub(super) due: Option<Instant>,
+    /// Tells the reader its place in the queue, counted from 1; 0 when it is not waiting.
+    pub(super) place: watch::Sender<usize>,
     /// The request's trace.
     pub(super) span: Span,
 }
@@ -112,11 +119,17 @@ impl Events {
         }
     }
 
-    /// Sleeps until there is an event. Nobody left who could send one counts as a shutdown.
-    pub(super) fn wait(&self) -> Event {
-        match self.events.recv() {
-            Ok(event) => self.taken(event),
-            Err(mpsc::RecvError) => Event::Shutdown,
+    /// Sleeps until there is an event, no longer than `most`. Nobody left who could send one counts as a shutdown.
+    pub(super) fn wait(&self, most: Option<Duration>) -> Option<Event> {
+        use mpsc::RecvTimeoutError::{Disconnected, Timeout};
+        let received = match most {
+            Some(most) => self.events.recv_timeout(most),
+            None => self.events.recv().map_err(|_| Disconnected),
+        };
+        match received {
+            Ok(event) => Some(self.taken(event)),
+            Err(Timeout) => None,
+            Err(Disconnected) => Some(Event::Shutdown),
         }
     }
 
@@ -168,6 +181,6 @@ mod tests {
     fn nobody_left_is_a_shutdown() {
         let (inbox, events) = inbox(1);
         drop(inbox);
-        assert!(matches!(events.wait(), Event::Shutdown));
+        assert!(matches!(events.wait(None), Some(Event::Shutdown)));
     }
 }

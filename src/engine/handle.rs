@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures::{Stream, stream::FusedStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{field::Empty, info_span};
 
 use super::{
@@ -44,6 +44,7 @@ impl Handle {
         let sequence = Sequence::new(&request, self.board.context);
         let sampler = Sampler::new(&request.sampling, &request.prompt);
         let (outbox, tokens) = outbox(self.board.outbox_tokens);
+        let (place, queue_place) = watch::channel(0);
         let id = self.board.enter().ok_or_else(|| self.queue_full())?;
         let span = info_span!(
             "sequence",
@@ -59,6 +60,9 @@ impl Handle {
             logprobs: request.logprobs,
             outbox,
             submitted: Instant::now(),
+            deadline: request.deadline,
+            due: None,
+            place,
             span,
         };
         if self.inbox.admit(Box::new(admission)).is_err() {
@@ -67,6 +71,7 @@ impl Handle {
         }
         Ok(Tokens {
             tokens,
+            queue_place,
             handle: self.clone(),
             ended: false,
         })
@@ -123,6 +128,7 @@ impl Handle {
             // Those about to be given a free slot do not count.
             queued: self.board.queued().min(limit),
             limit,
+            retry_after: self.board.slot_frees_in(),
         }
     }
 }
@@ -138,8 +144,16 @@ fn stopped(board: &Board) -> EngineError {
 #[derive(Debug)]
 pub struct Tokens {
     tokens: mpsc::Receiver<Item>,
+    queue_place: watch::Receiver<usize>,
     handle: Handle,
     ended: bool,
+}
+
+impl Tokens {
+    /// Its place in the queue, counted from 1, as it changes; 0 once it waits no longer.
+    pub fn queue_place(&self) -> watch::Receiver<usize> {
+        self.queue_place.clone()
+    }
 }
 
 impl Stream for Tokens {

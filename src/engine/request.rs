@@ -59,6 +59,8 @@ pub struct Request {
     pub stop_tokens: Arc<[Token]>,
     /// With `Some(n)`: each token comes with its log-probability and those of the `n` likeliest.
     pub logprobs: Option<usize>,
+    /// What the answer may take, from the submission to its last token.
+    pub deadline: Option<Duration>,
 }
 
 /// Log-probabilities at one position, from the raw logits (before temperature, penalties and cuts).
@@ -147,6 +149,20 @@ pub enum EngineError {
         queued: usize,
         /// At most.
         limit: usize,
+        /// When to try again: what a slot takes, on average, to become free.
+        retry_after: Duration,
+    },
+    /// The answer was not complete in the time that the request gave it.
+    #[error("the answer is not complete after {} ms, its deadline", .after.as_millis())]
+    DeadlineExceeded {
+        /// The deadline, counted from the submission.
+        after: Duration,
+    },
+    /// The reader took nothing for so long that the place was given up.
+    #[error("nothing was read for {} s", .after.as_secs())]
+    ReaderIdle {
+        /// How long a reader may be idle.
+        after: Duration,
     },
     /// The model produced a NaN or an infinity for this sequence.
     #[error("the model's output is not finite at position {position}")]

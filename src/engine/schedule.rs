@@ -183,8 +183,10 @@ impl<'a> Window<'a> {
                 self.put(demand, rows, plan);
             }
         }
-        // Where windows alone take most of the pause, prompts still have most of the time.
-        self.limit = self.limit.max(3 * self.now.costs.window(self.rows));
+        // Where windows alone take most of the pause, prompts still have most of the time. What they have not been seen to take counts
+        // against the prompts.
+        let alone = self.now.costs.window_least(self.rows);
+        self.limit = self.limit.max(3 * alone);
     }
 
     /// Shares spare rows out to prompts and crosses out whoever is in, or need not be read on the prompt lane.

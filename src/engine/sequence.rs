@@ -183,6 +183,7 @@ mod tests {
             max_tokens,
             stop_tokens: [STOP].into(),
             logprobs: None,
+            deadline: None,
         };
         Sequence::new(&request, context)
     }

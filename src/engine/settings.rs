@@ -27,6 +27,8 @@ pub struct EngineSettings {
     pub gap_max: Option<Duration>,
     /// Tokens that a reader may leave unread before his sequence is parked.
     pub outbox_tokens: usize,
+    /// How long a sequence may be parked before it is cancelled.
+    pub idle_timeout: Duration,
     /// A slice that takes longer means that the engine is stuck.
     pub stuck_after: Duration,
     /// Where to write one JSON line a window.
@@ -40,6 +42,7 @@ impl Default for EngineSettings {
             chunk_rows: None,
             gap_max: None,
             outbox_tokens: 32,
+            idle_timeout: Duration::from_secs(60),
             stuck_after: Duration::from_secs(30),
             step_stats: None,
         }

@@ -56,6 +56,12 @@ pub struct SlotStats {
     pub computed: usize,
     /// Tokens generated.
     pub generated: usize,
+    /// From its first token to its last so far.
+    pub decode: Duration,
+    /// The longest that it has waited for a token while its reader did not keep it waiting.
+    pub worst_gap: Duration,
+    /// Whether it waits for its reader.
+    pub parked: bool,
 }
 
 /// Whether the engine can be relied on.
@@ -97,6 +103,8 @@ pub(super) struct Board {
     windows: AtomicU64,
     steps_dropped: AtomicU64,
     computing: AtomicBool,
+    /// **Units**: microseconds. A moving average of how long sequences hold their slots; 0 before the first has ended.
+    hold_us: AtomicU64,
     started: Instant,
     /// Microseconds from the start to the last sign of progress.
     progress_us: AtomicU64,
@@ -111,7 +119,13 @@ struct SlotBoard {
     prompt_tokens: AtomicUsize,
     computed: AtomicUsize,
     generated: AtomicUsize,
+    decode_us: AtomicU64,
+    worst_gap_us: AtomicU64,
+    parked: AtomicBool,
 }
+
+/// What somebody is told who asks again too early, and too late.
+const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 impl Board {
     pub(super) fn new(
@@ -136,6 +150,7 @@ impl Board {
             windows: AtomicU64::new(0),
             steps_dropped: AtomicU64::new(0),
             computing: AtomicBool::new(false),
+            hold_us: AtomicU64::new(0),
             started: Instant::now(),
             progress_us: AtomicU64::new(0),
             slots: (0..capacity.slots).map(|_| SlotBoard::default()).collect(),
@@ -193,6 +208,23 @@ impl Board {
         self.steps_dropped.fetch_add(1, Relaxed);
     }
 
+    /// A sequence held its slot for so long.
+    pub(super) fn note_hold(&self, held: Duration) {
+        let (held, before) = (held.as_micros() as u64, self.hold_us.load(Relaxed));
+        let average = match before {
+            0 => held,
+            before => (7 * before + held) / 8,
+        };
+        self.hold_us.store(average.max(1), Relaxed);
+    }
+
+    /// In how much time a slot becomes free, if sequences go on as they did.
+    pub(super) fn slot_frees_in(&self) -> Duration {
+        let [least, most] = RETRY_AFTER;
+        let hold = Duration::from_micros(self.hold_us.load(Relaxed));
+        (hold / self.capacity.slots.max(1) as u32).clamp(least, most)
+    }
+
     pub(super) fn hold(&self, slots_busy: usize, pages_used: usize) {
         self.slots_busy.store(slots_busy, Relaxed);
         self.pages_used.store(pages_used, Relaxed);
@@ -204,7 +236,19 @@ impl Board {
         board.prompt_tokens.store(held.prompt_tokens, Relaxed);
         board.computed.store(held.computed, Relaxed);
         board.generated.store(held.generated, Relaxed);
+        board
+            .decode_us
+            .store(held.decode.as_micros() as u64, Relaxed);
+        board
+            .worst_gap_us
+            .store(held.worst_gap.as_micros() as u64, Relaxed);
+        board.parked.store(held.parked, Relaxed);
         board.request.store(held.request + 1, Relaxed);
+    }
+
+    /// Shows whether the sequence in a slot waits for its reader.
+    pub(super) fn slot_parked(&self, slot: usize, parked: bool) {
+        self.slots[slot].parked.store(parked, Relaxed);
     }
 
     pub(super) fn slot_free(&self, slot: usize) {
@@ -219,6 +263,9 @@ impl Board {
                 prompt_tokens: board.prompt_tokens.load(Relaxed),
                 computed: board.computed.load(Relaxed),
                 generated: board.generated.load(Relaxed),
+                decode: Duration::from_micros(board.decode_us.load(Relaxed)),
+                worst_gap: Duration::from_micros(board.worst_gap_us.load(Relaxed)),
+                parked: board.parked.load(Relaxed),
             })
         });
         Stats {

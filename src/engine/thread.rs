@@ -12,7 +12,6 @@ use std::{
 
 use super::{
     Engine, EngineSettings, Handle, SettingsError, Turn,
-    costs::Costs,
     event::Inbox,
     executor::{Ask, Executor, Lane, PageId, Progress, Slot, Span},
     request::Token,
@@ -76,6 +75,49 @@ impl Drop for Stopper {
 }
 
 impl<E: Executor> Engine<E> {
+    /// Reads a few rows and writes a token, so that whatever fails on first use fails before anybody asks. What that takes is a first,
+    /// cautious measure of what things cost.
+    pub fn warm_up(&mut self) -> Result<(), E::Error> {
+        let executor = &mut self.executor;
+        let capacity = executor.capacity();
+        let prompt_rows = WARM_UP_ROWS.min(capacity.context - 1);
+        let tokens: Vec<Token> = (0..capacity.vocab as Token)
+            .cycle()
+            .take(prompt_rows + 1)
+            .collect();
+        let (prompt, next) = tokens.split_at(prompt_rows);
+        executor.reset(Slot(0));
+        for (lane, first, tokens) in [
+            (Lane::Prompt, 0, prompt),
+            (Lane::Decode, prompt_rows as u32, next),
+        ] {
+            let span = Span {
+                slot: Slot(0),
+                first,
+                tokens,
+                pages: &[PageId(0)],
+                logits: 1,
+                ask: Ask::Logits,
+            };
+            let begun = executor.now();
+            let mut pass = executor.begin(lane, &[span])?;
+            while executor.advance(&mut pass)? == Progress::More {}
+            executor.finish(pass)?;
+            if lane == Lane::Decode {
+                // Of the second window, whose weights may be in memory already.
+                self.costs.note_window(1, executor.now() - begun);
+            }
+            let logits = executor.logits(0)?;
+            if !logits.iter().all(|l| l.is_finite()) {
+                tracing::warn!(
+                    first,
+                    "the model's output is not finite in the warm-up generation"
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Builds the executor on a new thread, generates a token with it, and returns once requests can be served. Blocks.
     ///
     /// The executor need not be `Send`: it never leaves the thread it was built on.
@@ -125,7 +167,7 @@ fn prepare<E: Executor, B: Error>(
 ) -> Result<(Engine<E>, Handle), StartError<B, E::Error>> {
     let executor = build().map_err(StartError::Build)?;
     let (mut engine, handle) = Engine::new(executor, settings).map_err(StartError::Settings)?;
-    warm_up(&mut engine.executor, &mut engine.costs).map_err(StartError::WarmUp)?;
+    engine.warm_up().map_err(StartError::WarmUp)?;
     Ok((engine, handle))
 }
 
@@ -144,48 +186,6 @@ fn run<E: Executor>(mut engine: Engine<E>) {
             }
         }
     }
-}
-
-/// Reads a few rows and writes a token, so that whatever fails on first use fails before anybody asks. What that takes is a first,
-/// cautious measure of what things cost.
-fn warm_up<E: Executor>(executor: &mut E, costs: &mut Costs) -> Result<(), E::Error> {
-    let capacity = executor.capacity();
-    let prompt_rows = WARM_UP_ROWS.min(capacity.context - 1);
-    let tokens: Vec<Token> = (0..capacity.vocab as Token)
-        .cycle()
-        .take(prompt_rows + 1)
-        .collect();
-    let (prompt, next) = tokens.split_at(prompt_rows);
-    executor.reset(Slot(0));
-    for (lane, first, tokens) in [
-        (Lane::Prompt, 0, prompt),
-        (Lane::Decode, prompt_rows as u32, next),
-    ] {
-        let span = Span {
-            slot: Slot(0),
-            first,
-            tokens,
-            pages: &[PageId(0)],
-            logits: 1,
-            ask: Ask::Logits,
-        };
-        let begun = executor.now();
-        let mut pass = executor.begin(lane, &[span])?;
-        while executor.advance(&mut pass)? == Progress::More {}
-        executor.finish(pass)?;
-        if lane == Lane::Decode {
-            // Of the second window, whose weights may be in memory already.
-            costs.note_window(1, executor.now() - begun);
-        }
-        let logits = executor.logits(0)?;
-        if !logits.iter().all(|l| l.is_finite()) {
-            tracing::warn!(
-                first,
-                "the model's output is not finite in the warm-up generation"
-            );
-        }
-    }
-    Ok(())
 }
 
 /// An error and what caused it, in one line.

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     Engine, Turn,
-    active::{Active, Choice, Ending},
+    active::{Choice, Ending},
     executor::{Executor, Lane, Outcome, Progress, Span},
     request::EngineError,
     schedule::{Next, Share, Situation, schedule},
@@ -114,8 +114,11 @@ impl<E: Executor> Engine<E> {
         let waiting = self.active.iter_mut().flatten();
         let waiting = waiting.filter(|active| !active.reading);
         self.demands.clear();
-        self.demands
-            .extend(waiting.map(|active| active.demand(started)));
+        for active in waiting {
+            self.demands.push(active.demand(started));
+            self.board
+                .slot_parked(active.slot.0 as usize, active.is_parked());
+        }
         let now = Situation {
             room: self.room,
             costs: &self.costs,
@@ -180,8 +183,8 @@ impl<E: Executor> Engine<E> {
         Ok(Turn::Busy)
     }
 
-    /// Takes the rows that nobody waits for any more out of the passes, and frees what their sequences hold.
-    pub(super) fn withdraw_cancelled(&mut self) {
+    /// Takes the rows of sequences that give up their places out of the passes, and frees what these hold.
+    pub(super) fn withdraw_leaving(&mut self, now: Instant) {
         for lane in [Lane::Decode, Lane::Prompt] {
             let Some(mut flight) = self.flights[lane as usize].take() else {
                 continue;
@@ -189,12 +192,12 @@ impl<E: Executor> Engine<E> {
             let mut shares = mem::take(&mut flight.shares);
             shares.retain(|share| {
                 let slot = share.slot.0 as usize;
-                let cancelled = self.active[slot].as_ref().is_none_or(Active::is_cancelled);
-                if cancelled {
-                    self.executor.withdraw(&mut flight.pass, share.slot);
-                    self.release(slot, Ending::Cancelled);
-                }
-                !cancelled
+                let Some(ending) = self.leaving(slot, now) else {
+                    return true;
+                };
+                self.executor.withdraw(&mut flight.pass, share.slot);
+                self.release(slot, ending);
+                false
             });
             if shares.is_empty() {
                 self.executor.abandon(flight.pass);
@@ -248,7 +251,9 @@ impl<E: Executor> Engine<E> {
             sample: sampled - computed,
             emit: self.executor.now() - sampled,
         };
-        self.costs.note_window(rows, parts.total());
+        if lane == Lane::Decode {
+            self.costs.note_window(rows, parts.total());
+        }
         self.tell(flight.census, generated, parts);
         self.shares[lane as usize] = flight.shares;
         Ok(())

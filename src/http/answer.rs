@@ -3,9 +3,10 @@
 use std::{pin::Pin, sync::Arc};
 
 use futures::{
-    Stream, StreamExt,
+    Stream, StreamExt, future,
     stream::{BoxStream, SelectAll},
 };
+use tokio::sync::watch;
 use tracing::{Span, info};
 
 use super::{app::App, error::ApiError, format::reason_name, metrics::Meter, usage::Usage};
@@ -23,9 +24,19 @@ pub struct Answers {
     running: SelectAll<BoxStream<'static, Indexed>>,
     closed: Pin<Box<dyn Future<Output = ()> + Send>>,
     unfinished: usize,
+    /// Of the first answer, which the client sees first.
+    queue_place: Option<watch::Receiver<usize>>,
     usage: Usage,
     meter: Meter,
     span: Span,
+}
+
+/// What happens to a request's answers.
+pub enum Happening {
+    /// An event of the choice with this index.
+    Event(usize, TextEvent),
+    /// The first answer's new place in the queue, counted from 1; 0 once it waits no longer.
+    QueuePlace(usize),
 }
 
 impl Answers {
@@ -44,6 +55,7 @@ impl Answers {
         span.record("prompt_tokens", usage.prompt_tokens);
         Self {
             unfinished: admitted.len(),
+            queue_place: admitted.first().map(Admitted::queue_place),
             running: admitted
                 .into_iter()
                 .enumerate()
@@ -54,6 +66,22 @@ impl Answers {
             meter,
             span,
         }
+    }
+
+    /// The next event of any choice, or the next move in the queue; none after the last choice has finished, or after an error.
+    ///
+    /// **Errors**: as [`next`](Self::next).
+    pub async fn next_happening(&mut self) -> Option<Result<Happening, ApiError>> {
+        let mut place = self.queue_place.take();
+        let happening = tokio::select! {
+            biased; // what comes from the queue is old news once there are events
+            event = self.next() => event.map(|event| {
+                event.map(|(index, event)| Happening::Event(index, event))
+            }),
+            place = moved(&mut place) => Some(Ok(Happening::QueuePlace(place))),
+        };
+        self.queue_place = place;
+        happening
     }
 
     /// The next event of any choice; none after the last choice has finished, or after an error.
@@ -114,6 +142,16 @@ impl Answers {
             .record("generated_tokens", self.usage.generated_tokens);
         info!(parent: &self.span, outcome, ttft_ms = self.meter.ttft().map(|ttft| ttft.as_millis() as u64), "answered");
     }
+}
+
+/// Completes with the next place in the queue; never, once there is none to come.
+async fn moved(place: &mut Option<watch::Receiver<usize>>) -> usize {
+    if let Some(receiver) = place
+        && receiver.changed().await.is_ok()
+    {
+        return *receiver.borrow_and_update();
+    }
+    future::pending().await
 }
 
 /// The one place where the type of the expression is erased.

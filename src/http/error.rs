@@ -10,9 +10,6 @@ use serde_json::{Value, json};
 
 use crate::{engine::request::EngineError, stage::tokenize::RequestError};
 
-/// **Units**: seconds. A queue place becomes free when a sequence ends, which takes seconds and not minutes.
-const RETRY_AFTER_S: u32 = 2;
-
 /// Why a request got an error instead of an answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ApiError {
@@ -165,13 +162,14 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status(), Json(self.object())).into_response();
         if let Self::Refused {
-            error: RequestError::Engine(EngineError::QueueFull { .. }),
+            error: RequestError::Engine(EngineError::QueueFull { retry_after, .. }),
             ..
         } = self
         {
+            let seconds = retry_after.as_secs_f64().ceil() as u64;
             response
                 .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -185,6 +183,8 @@ fn engine_status(error: &EngineError) -> StatusCode {
         | EngineError::UnknownToken { .. } => StatusCode::BAD_REQUEST,
         EngineError::QueueFull { .. } | EngineError::Stopped(_) => StatusCode::SERVICE_UNAVAILABLE,
         EngineError::NotFinite { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        EngineError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
+        EngineError::ReaderIdle { .. } => StatusCode::REQUEST_TIMEOUT,
     }
 }
 
@@ -197,5 +197,7 @@ fn engine_code(error: &EngineError) -> &'static str {
         EngineError::QueueFull { .. } => "queue_full",
         EngineError::Stopped(_) => "engine_stopped",
         EngineError::NotFinite { .. } => "not_finite",
+        EngineError::DeadlineExceeded { .. } => "deadline_exceeded",
+        EngineError::ReaderIdle { .. } => "reader_idle",
     }
 }

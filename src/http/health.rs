@@ -1,4 +1,4 @@
-//! `GET /health` and `GET /metrics`: answered from atomics that the engine writes, so a busy or stuck engine does not delay them.
+//! `GET /health`, `GET /slots` and `GET /metrics`: answered from atomics that the engine writes, so a busy or stuck engine does not delay them.
 
 use std::sync::Arc;
 
@@ -8,10 +8,13 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::app::App;
-use crate::engine::Health;
+use super::{
+    app::App,
+    usage::{millis, rate},
+};
+use crate::engine::{Health, SlotStats};
 
 /// 200 while the engine gets on, 503 with the reason when it does not.
 pub async fn health(State(app): State<Arc<App>>) -> Response {
@@ -38,6 +41,37 @@ pub async fn health(State(app): State<Arc<App>>) -> Response {
         "queued": stats.queued,
     });
     (status, Json(body)).into_response()
+}
+
+/// What every slot is doing.
+pub async fn slots(State(app): State<Arc<App>>) -> Json<Value> {
+    let stats = app.served.engine.stats();
+    let mut slots: Vec<Value> = (0..stats.slots)
+        .map(|id| json!({"id": id, "state": "idle"}))
+        .collect();
+    for held in &stats.sequences {
+        slots[held.slot] = slot(held);
+    }
+    Json(Value::Array(slots))
+}
+
+fn slot(held: &SlotStats) -> Value {
+    let reading = held.computed < held.prompt_tokens;
+    let state = match (held.parked, reading) {
+        (true, _) => "parked",
+        (false, true) => "reading",
+        (false, false) => "writing",
+    };
+    json!({
+        "id": held.slot,
+        "state": state,
+        "request": held.request,
+        "prompt_tokens": held.prompt_tokens,
+        "prompt_tokens_read": held.computed.min(held.prompt_tokens),
+        "generated_tokens": held.generated,
+        "tokens_per_second": rate(held.generated.saturating_sub(1), held.decode),
+        "worst_gap_ms": millis(held.worst_gap),
+    })
 }
 
 /// Prometheus text.

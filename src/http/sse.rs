@@ -1,4 +1,4 @@
-//! Server-sent events. Order: a comment at once, role deltas, text deltas, a finish reason for every choice, the usage chunk when asked,
+//! Server-sent events. Order: a comment at once, comments with the place in the queue while it moves, role deltas, text deltas, a finish reason for every choice, the usage chunk when asked,
 //! `[DONE]`. Comments keep the connection alive while a prompt is read. A failure is an `error` object among the events.
 
 use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
@@ -15,7 +15,7 @@ use futures::Stream;
 use serde_json::Value;
 
 use super::{
-    answer::Answers,
+    answer::{Answers, Happening},
     app::App,
     format::{Endpoint, Format, logprobs},
 };
@@ -53,9 +53,13 @@ fn events(
         yield Ok(Event::default().comment("accepted"));
         let mut begun = HashSet::new();
         let mut offsets = vec![0; echoes.len()];
-        while let Some(event) = answers.next().await {
-            let (index, event) = match event {
-                Ok(event) => event,
+        while let Some(happening) = answers.next_happening().await {
+            let (index, event) = match happening {
+                Ok(Happening::Event(index, event)) => (index, event),
+                Ok(Happening::QueuePlace(place)) => {
+                    yield Ok(Event::default().comment(queue_comment(place)));
+                    continue;
+                }
                 Err(error) => {
                     yield data(&error.object());
                     break;
@@ -87,6 +91,13 @@ fn events(
             }
         }
         yield Ok(Event::default().data("[DONE]"));
+    }
+}
+
+fn queue_comment(place: usize) -> String {
+    match place {
+        0 => "admitted".into(),
+        place => format!("queue position {place}"),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
+use tokio::sync::watch;
 
 use super::{Stage, tokenize::RequestError};
 use crate::engine::{
@@ -22,6 +23,11 @@ impl Admitted {
     /// The prompt.
     pub fn prompt(&self) -> &Arc<[Token]> {
         &self.prompt
+    }
+
+    /// Its place in the engine's queue, as [`Tokens::queue_place`] tells it.
+    pub fn queue_place(&self) -> watch::Receiver<usize> {
+        self.tokens.queue_place()
     }
 
     pub(super) fn into_tokens(self) -> Tokens {

@@ -3,7 +3,10 @@
 //! Runs on a thread of its own, because a long prompt takes seconds and other clients must not notice. Dropping the stream abandons the
 //! work; the thread finishes what it has begun and nobody looks at it.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use async_stream::try_stream;
 use futures::Stream;
@@ -49,6 +52,8 @@ pub struct Job {
     pub ignore_eos: bool,
     /// With `Some(n)`: log-probabilities, and those of the `n` likeliest.
     pub logprobs: Option<usize>,
+    /// What each answer may take.
+    pub deadline: Option<Duration>,
 }
 
 /// Why a request was not admitted.
@@ -102,6 +107,7 @@ impl Tokenize {
                 max_tokens: job.max_tokens.unwrap_or(usize::MAX),
                 stop_tokens: stop_tokens.clone(),
                 logprobs: job.logprobs,
+                deadline: job.deadline,
             }));
         }
         Ok(requests)

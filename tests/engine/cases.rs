@@ -48,6 +48,7 @@ pub(crate) fn request(first: Token, prompt: usize, max_tokens: usize) -> Request
         max_tokens,
         stop_tokens: [].into(),
         logprobs: None,
+        deadline: None,
     }
 }
 
@@ -167,7 +168,8 @@ fn a_queued_request_that_is_cancelled_never_starts() {
         handle.submit(request(3, 9, 3)),
         Err(EngineError::QueueFull {
             queued: 2,
-            limit: 2
+            limit: 2,
+            ..
         })
     ));
     engine.turn().unwrap();
@@ -434,4 +436,116 @@ fn metrics_count_what_happened() {
             "no {line} in\n{page}"
         );
     }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+/// An engine whose layers take a millisecond, with room for one sequence that gets ahead of its reader by four tokens.
+fn slow_engine(idle_timeout: Duration) -> (Engine<Fake>, Handle, Behaviour) {
+    let capacity = Capacity {
+        slots: 1,
+        ..CAPACITY
+    };
+    let settings = EngineSettings {
+        idle_timeout,
+        ..settings()
+    };
+    engine_with(capacity, &settings, Some(|_| MS))
+}
+
+fn pass(behaviour: &Behaviour, time: Duration) {
+    let clock = &behaviour.calls.clock;
+    clock.fetch_add(time.as_nanos() as u64, Relaxed);
+}
+
+#[test]
+fn a_late_answer_ends_whether_it_waits_or_runs() {
+    let (mut engine, handle, behaviour) = slow_engine(Duration::MAX);
+    let due = |ms: u32, max_tokens| Request {
+        deadline: Some(ms * MS),
+        ..request(1, 10, max_tokens)
+    };
+    let mut runs = handle.submit(due(33, 100)).unwrap();
+    let mut waits = handle.submit(due(20, 100)).unwrap();
+    let mut comes_in_time = handle.submit(due(1000, 2)).unwrap();
+    let place = waits.queue_place();
+    engine.turn().unwrap();
+    assert_eq!(*place.borrow(), 1);
+    assert_eq!(*comes_in_time.queue_place().borrow(), 2);
+    let (mut before, mut first_out) = (Vec::new(), None);
+    while !matches!(before.last(), Some(Err(_))) {
+        engine.turn().unwrap();
+        before.extend(read(&mut runs));
+        if let Some(output) = read(&mut waits).pop() {
+            first_out = Some((output, behaviour.calls.clock.load(Relaxed)));
+        }
+    }
+    let late = |ms: u32| Err(EngineError::DeadlineExceeded { after: ms * MS });
+    let at = |ms: u64| ms * 1_000_000;
+    assert_eq!(first_out, Some((late(20), at(20))));
+    // five layers a window: the prompt's, then five tokens' and three layers of the next
+    assert_eq!((before.len(), before.pop()), (7, Some(late(33))));
+    assert_eq!(behaviour.calls.clock.load(Relaxed), at(33));
+    assert!(before.iter().all(Result::is_ok));
+    let (found, _) = read_to_end(&mut engine, &mut comes_in_time);
+    assert_eq!(found, solo(&request(1, 10, 2), 256, None).0);
+    let stats = handle.stats();
+    assert_eq!(
+        (stats.slots_busy, stats.pages_used, stats.queued),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn an_idle_reader_loses_his_place_and_a_slow_one_does_not() {
+    let (mut engine, handle, behaviour) = slow_engine(100 * MS);
+    let mut reader = handle.submit(request(1, 10, 40)).unwrap();
+    let mut next = handle.submit(request(2, 10, 3)).unwrap();
+    let mut got = 0;
+    for _ in 0..10 {
+        run_until_idle(&mut engine);
+        assert!(handle.stats().sequences[0].parked);
+        pass(&behaviour, 99 * MS);
+        // one token is enough, at the last moment
+        assert!(matches!(
+            reader.next().now_or_never(),
+            Some(Some(Ok(Output::Token { .. })))
+        ));
+        got += 1;
+    }
+    // what its reader has kept it waiting is no pause
+    let worst = handle.stats().sequences[0].worst_gap;
+    assert_eq!(worst, CAPACITY.layers as u32 * MS);
+    run_until_idle(&mut engine);
+    pass(&behaviour, 100 * MS);
+    engine.turn().unwrap();
+    let rest = read(&mut reader);
+    let idle = EngineError::ReaderIdle { after: 100 * MS };
+    assert_eq!((rest.len(), rest.last()), (5, Some(&Err(idle))));
+    assert_eq!(got + rest.len() - 1, 14);
+    let (found, _) = read_to_end(&mut engine, &mut next);
+    assert_eq!(found.len(), 3);
+}
+
+#[test]
+fn whoever_finds_the_queue_full_learns_when_a_slot_frees() {
+    let (mut engine, handle, _) = slow_engine(Duration::MAX);
+    let hint = || {
+        let held: Vec<_> = (0..3)
+            .map(|i| handle.submit(request(i, 10, 2)).unwrap())
+            .collect();
+        match handle.submit(request(9, 10, 2)) {
+            Err(EngineError::QueueFull { retry_after, .. }) => (held, retry_after),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (held, before) = hint();
+    assert_eq!(before, Duration::from_secs(1), "nothing is known yet");
+    drop(held);
+    run_until_idle(&mut engine);
+    let mut long = handle.submit(request(1, 10, 230)).unwrap();
+    read_to_end(&mut engine, &mut long);
+    let (_held, after) = hint();
+    // 230 windows of 5 ms
+    assert!(after > Duration::from_millis(1100), "{after:?}");
 }

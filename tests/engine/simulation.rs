@@ -1,16 +1,27 @@
-//! Random arrivals, lengths, cancels, slow readers, vanished readers and failures, from a seed.
+//! Random arrivals, lengths, deadlines, cancels, slow readers, vanished readers and failures, from a seed.
 
-use std::{collections::HashSet, thread, time::Duration};
+use std::{
+    collections::HashSet,
+    env,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
 
 use futures::{FutureExt, StreamExt};
 use tidegate::engine::{
-    Engine, EngineSettings, Handle, Tokens, Turn,
+    Engine, EngineSettings, Handle, Stats, Tokens, Turn,
     executor::{Capacity, Lane},
     pages::PagePool,
     request::{EngineError, Output, Request, Sampling, Token},
 };
 
 use crate::fake::{Behaviour, Broken, Cost, End, Fake, VOCAB, mix, solo};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// The pause that is promised.
+const GAP_MAX: Duration = Duration::from_millis(150);
 
 /// Numbers from a seed.
 struct Dice(u64);
@@ -36,16 +47,20 @@ impl Dice {
     }
 }
 
+/// A machine whose windows take as long as others before them do not tell.
+const MOODY: Cost = |work| Duration::from_millis(30 + 7 * (work.position % 11) as u64);
+
 /// Machines on which the schedule comes to different ends: a clock that stands, prompts that ride, prompts on their own lane,
 /// and windows that take longer than a pause may.
-const COSTS: [Cost; 4] = [
+const COSTS: [Cost; 5] = [
     |_| Duration::ZERO,
     |work| Duration::from_micros(work.rows as u64),
     |work| match work.lane {
         Lane::Decode => Duration::from_millis(15 * work.rows as u64),
         Lane::Prompt => Duration::from_millis(20),
     },
-    |work| Duration::from_millis(30 + 7 * (work.position % 11) as u64),
+    |work| Duration::from_millis(30 + 7 * work.layer as u64),
+    MOODY,
 ];
 
 /// One request and what became of it. Its number is its place in the list.
@@ -58,17 +73,22 @@ struct Client {
     end: Option<Result<End, EngineError>>,
     /// Reads only when the evening is over.
     slow: bool,
+    /// On the engine's clock.
+    submitted: Duration,
+    /// When it last had nothing left to read, or came.
+    emptied: Duration,
 }
 
 impl Client {
     /// Takes what is there, at most `count` outputs; returns how many there were.
-    fn read(&mut self, count: usize) -> usize {
+    fn read(&mut self, count: usize, now: Duration) -> usize {
         for taken in 0..count {
             let next = self
                 .tokens
                 .as_mut()
                 .and_then(|tokens| tokens.next().now_or_never());
             let Some(Some(output)) = next else {
+                self.emptied = now;
                 return taken;
             };
             assert!(self.end.is_none(), "an output after the end");
@@ -81,7 +101,19 @@ impl Client {
                 Err(EngineError::NotFinite { position }) => {
                     self.end = Some(Ok(End::NotFinite { position }))
                 }
-                Err(error) => self.end = Some(Err(error)),
+                Err(error) => {
+                    match error {
+                        EngineError::DeadlineExceeded { after } => {
+                            assert_eq!(Some(after), self.request.deadline);
+                            assert!(now - self.submitted >= after, "late before its time");
+                        }
+                        EngineError::ReaderIdle { after } => {
+                            assert!(now - self.emptied >= after, "idle before its time");
+                        }
+                        _ => {}
+                    }
+                    self.end = Some(Err(error));
+                }
             }
         }
         count
@@ -89,6 +121,12 @@ impl Client {
 
     fn is_dropped(&self) -> bool {
         self.tokens.is_none()
+    }
+
+    /// Whether it need not be served any more.
+    fn has_left(&self, now: Duration) -> bool {
+        let deadline = self.request.deadline;
+        self.is_dropped() || deadline.is_some_and(|after| now - self.submitted >= after)
     }
 
     /// Tokens are those of the definition, as far as they go.
@@ -113,6 +151,8 @@ struct Evening {
     capacity: Capacity,
     settings: EngineSettings,
     behaviour: Behaviour,
+    /// Nobody can promise anything on its machine.
+    moody: bool,
     clients: Vec<Client>,
     /// Requests that have been seen in a slot.
     started: HashSet<usize>,
@@ -136,12 +176,15 @@ impl Evening {
             queue: dice.pick(&[0, 1, 3, 20]),
             chunk_rows: dice.pick(&[None, Some(1), Some(3), Some(17), Some(64), Some(1000)]),
             outbox_tokens: dice.pick(&[1, 2, 7, 40]),
+            gap_max: Some(GAP_MAX),
+            idle_timeout: dice.pick(&[MS, 200 * MS, 10_000 * MS, Duration::MAX]),
             ..EngineSettings::default()
         };
+        let machine = dice.below(COSTS.len());
         let behaviour = Behaviour {
             fail_at: dice.once_in(8).then(|| dice.from(1, 300) as u64),
             poison: dice.once_in(4).then_some(53),
-            cost: Some(dice.pick(&COSTS)),
+            cost: Some(COSTS[machine]),
             ..Behaviour::default()
         };
         let fake = Fake::new(capacity, behaviour.clone());
@@ -153,9 +196,21 @@ impl Evening {
             capacity,
             settings,
             behaviour,
+            moody: COSTS.len() - 1 == machine,
             clients: Vec::new(),
             started: HashSet::new(),
         }
+    }
+
+    /// The engine's clock.
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.behaviour.calls.clock.load(Relaxed))
+    }
+
+    /// Lets time pass in which nothing is computed.
+    fn pass(&self, time: Duration) {
+        let clock = &self.behaviour.calls.clock;
+        clock.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 
     fn request(&mut self) -> Request {
@@ -181,6 +236,8 @@ impl Evening {
                 .map(|_| dice.below(VOCAB) as Token)
                 .collect(),
             logprobs: dice.once_in(5).then_some(2),
+            deadline: (dice.once_in(4))
+                .then(|| dice.pick(&[MS, 50 * MS, 2_000 * MS, Duration::MAX])),
         }
     }
 
@@ -194,6 +251,7 @@ impl Evening {
             }
             Err(error) => panic!("{error}"),
         };
+        let now = self.now();
         self.clients.push(Client {
             expected: solo(&request, self.handle.context(), self.behaviour.poison),
             request,
@@ -201,13 +259,15 @@ impl Evening {
             got: Vec::new(),
             end: None,
             slow: self.dice.once_in(4),
+            submitted: now,
+            emptied: now,
         });
     }
 
     /// Lets a random client do something.
     fn stir(&mut self) {
         let outbox = self.settings.outbox_tokens;
-        let count = self.dice.from(1, 50);
+        let (count, now) = (self.dice.from(1, 50), self.now());
         if self.clients.is_empty() {
             return;
         }
@@ -216,7 +276,7 @@ impl Evening {
         if self.dice.once_in(10) {
             client.tokens = None;
         } else if !client.slow {
-            let taken = client.read(count);
+            let taken = client.read(count, now);
             assert!(
                 taken <= outbox + 1,
                 "{taken} outputs lay in an outbox for {outbox}"
@@ -228,7 +288,7 @@ impl Evening {
     /// A turn, and whether the engine's numbers add up after it.
     fn turn(&mut self) -> Result<Turn, Broken> {
         let turn = self.engine.turn()?;
-        let stats = self.handle.stats();
+        let (stats, now) = (self.handle.stats(), self.now());
         assert_eq!(stats.slots_busy, stats.sequences.len());
         let mut pages = 0;
         for held in &stats.sequences {
@@ -252,18 +312,42 @@ impl Evening {
             if self.started.insert(id) {
                 let mut before = (0..id).filter(|id| !self.started.contains(id));
                 assert!(
-                    before.all(|id| self.clients[id].is_dropped()),
+                    before.all(|id| self.clients[id].has_left(now)),
                     "request {id} jumped the queue"
                 );
             }
         }
+        self.check_gaps(&stats);
         assert_eq!(stats.pages_used, pages, "pages of {:?}", stats.sequences);
         assert!(pages <= self.capacity.pages);
         Ok(turn)
     }
 
+    /// Nobody has waited longer than promised, as far as the engine could know: costs that it has not met yet may surprise it
+    /// with two slices, one before each window of those that take turns.
+    fn check_gaps(&self, stats: &Stats) {
+        let longest = |lane| {
+            let longest = &self.behaviour.calls.longest[lane as usize];
+            Duration::from_nanos(longest.load(Relaxed))
+        };
+        let together = self.capacity.decode_rows.min(self.capacity.logits_rows);
+        let turns = self.capacity.slots.div_ceil(together) as u32;
+        let alone = turns * longest(Lane::Decode);
+        let bound = GAP_MAX.max(3 * alone) + turns * 2 * longest(Lane::Prompt);
+        for held in &stats.sequences {
+            let gap = held.worst_gap;
+            assert!(
+                self.moody || gap <= bound,
+                "{held:?} has waited for {gap:?} of {bound:?} in {:?} with {:?}: windows took up to {alone:?} in turns of {turns}",
+                self.capacity,
+                self.settings
+            );
+        }
+    }
+
     fn run(mut self) {
-        if let Err(error) = self.stay().and_then(|()| self.leave()) {
+        let warm = self.engine.warm_up();
+        if let Err(error) = warm.and_then(|()| self.stay()).and_then(|()| self.leave()) {
             self.broken(error);
         }
     }
@@ -275,22 +359,36 @@ impl Evening {
                 0 => self.submit(),
                 1..4 => self.stir(),
                 _ => {
-                    self.turn()?;
+                    if self.turn()? == Turn::Idle && self.dice.once_in(3) {
+                        let time = self.dice.pick(&[MS, 30 * MS, 3_000 * MS]);
+                        self.pass(time);
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Everybody who is still there reads to the end; then all must be free again.
+    /// Nobody reads any more, or everybody who is still there reads to the end; then all must be free again.
     fn leave(&mut self) -> Result<(), Broken> {
+        let vanish = self.settings.idle_timeout < Duration::MAX && self.dice.once_in(3);
+        // Whoever holds a slot may be parked once, whoever waits may come after him.
+        let mut patience = self.clients.len() + 1;
+        while vanish && self.handle.stats().queued + self.handle.stats().slots_busy > 0 {
+            while self.turn()? == Turn::Busy {}
+            self.pass(self.settings.idle_timeout);
+            assert!(patience > 0, "idle readers keep their places");
+            patience -= 1;
+        }
         loop {
+            let now = self.now();
             self.clients
                 .iter_mut()
-                .for_each(|client| while client.read(50) > 0 {});
+                .for_each(|client| while client.read(50, now) > 0 {});
             let idle = self.turn()? == Turn::Idle;
-            let read: usize = self.clients.iter_mut().map(|client| client.read(50)).sum();
-            if idle && read == 0 {
+            let now = self.now();
+            let read = self.clients.iter_mut().map(|client| client.read(50, now));
+            if read.sum::<usize>() == 0 && idle {
                 break;
             }
         }
@@ -322,9 +420,18 @@ impl Evening {
         let why = EngineError::Stopped(Some(error.to_string()));
         self.engine.stop(Some(error.to_string()));
         for (id, client) in self.clients.iter_mut().enumerate() {
-            while client.read(50) > 0 {}
+            while client.read(50, Duration::MAX) > 0 {}
             client.check(id);
-            if !client.is_dropped() && !matches!(client.end, Some(Ok(_))) {
+            if !client.is_dropped()
+                && !matches!(
+                    client.end,
+                    Some(
+                        Ok(_)
+                            | Err(EngineError::DeadlineExceeded { .. }
+                                | EngineError::ReaderIdle { .. })
+                    )
+                )
+            {
                 assert_eq!(client.end, Some(Err(why.clone())), "request {id}");
             }
         }
@@ -348,7 +455,29 @@ fn check(seed: u64) {
     Evening::new(seed).run();
 }
 
+/// Evenings that once went wrong.
+const CASES: [u64; 0] = [];
+
+/// How many evenings there are; `TIDEGATE_EVENINGS` says otherwise.
+const EVENINGS: u64 = 10_000;
+
 #[test]
 fn evenings_add_up() {
-    (0..1000).for_each(check);
+    if let Ok(seed) = env::var("TIDEGATE_EVENING") {
+        return check(seed.parse().unwrap());
+    }
+    CASES.into_iter().for_each(check);
+    let evenings = env::var("TIDEGATE_EVENINGS").map_or(EVENINGS, |n| n.parse().unwrap());
+    let next = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, Into::into) {
+            scope.spawn(|| {
+                while let seed = next.fetch_add(1, Relaxed)
+                    && seed < evenings
+                {
+                    check(seed);
+                }
+            });
+        }
+    });
 }

@@ -40,6 +40,7 @@ pub(crate) fn requests(tokens: usize) -> Vec<Request> {
             max_tokens: tokens,
             stop_tokens: Arc::from([]),
             logprobs: None,
+            deadline: None,
         }
     };
     (0..8).map(request).collect()

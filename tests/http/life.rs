@@ -316,3 +316,119 @@ async fn comments_come_before_the_first_token() {
     while running.next().await.is_some() {}
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn comments_tell_the_place_in_the_queue() {
+    let (parrot, permits) = Parrot::new(1, 512).gated();
+    let server = Server::start(Setup {
+        parrot,
+        ..Setup::default()
+    })
+    .await;
+    let body = json!({"prompt": PROMPT, "max_tokens": 2, "stream": true}).to_string();
+    let mut answers = Vec::new();
+    for waiting in 0..3 {
+        let answer = server.post("/v1/completions", body.clone()).await;
+        let (mut answer, mut told) = (answer.bytes_stream(), String::new());
+        let place = match waiting {
+            0 => "accepted".into(), // at once
+            waiting => format!("queue position {waiting}"),
+        };
+        while !told.contains(&place) {
+            let _ = permits.send(()); // the engine looks up between layers
+            let more = answer.next().await.expect("more").expect("bytes");
+            told += std::str::from_utf8(&more).expect("UTF-8");
+        }
+        answers.push((answer, told));
+    }
+    drop(permits);
+    for (mut answer, mut told) in answers {
+        while let Some(more) = answer.next().await {
+            told += std::str::from_utf8(&more.expect("bytes")).expect("UTF-8");
+        }
+        assert!(events(&told).done, "{told}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_ends_an_answer() {
+    let (parrot, permits) = Parrot::new(1, 512).gated();
+    let server = Server::start(Setup {
+        parrot,
+        ..Setup::default()
+    })
+    .await;
+    let body = |stream: bool, ms: usize| {
+        json!({"prompt": PROMPT, "max_tokens": 400, "stream": stream, "deadline_ms": ms})
+            .to_string()
+    };
+    let stepping = async {
+        loop {
+            let _ = permits.send(());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let asking = async {
+        let whole = server.post("/v1/completions", body(false, 30)).await;
+        assert_eq!(whole.status(), 504);
+        assert_eq!(json_of(whole).await["error"]["code"], "deadline_exceeded");
+        let streamed = server.post("/v1/completions", body(true, 30)).await;
+        let text = streamed.text().await.expect("a stream that ends");
+        let last = events(&text).chunks.pop().expect("an event");
+        assert_eq!(last["error"]["code"], "deadline_exceeded");
+    };
+    tokio::select! {
+        () = asking => {}
+        () = stepping => {}
+    }
+    drop(permits);
+    let in_time = server
+        .post("/v1/completions", body(false, 86_400_000))
+        .await;
+    assert_eq!(in_time.status(), 200);
+    let wrong = server.post("/v1/completions", body(false, 0)).await;
+    assert_eq!(json_of(wrong).await["error"]["param"], "deadline_ms");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_tell_what_they_are_doing() {
+    let (parrot, permits) = Parrot::new(2, 4096).gated();
+    let server = Server::start(Setup {
+        parrot,
+        ..Setup::default()
+    })
+    .await;
+    let idle = json_of(server.get("/slots").await).await;
+    assert_eq!(
+        idle,
+        json!([{"id": 0, "state": "idle"}, {"id": 1, "state": "idle"}])
+    );
+    let body = json!({"prompt": PROMPT, "max_tokens": 3000, "stream": true, "logprobs": 20});
+    let unread = server.post("/v1/completions", body.to_string()).await;
+    server.until("it runs", |stats| stats.slots_busy == 1).await;
+    let reading = json_of(server.get("/slots").await).await;
+    assert_eq!(
+        (&reading[0]["state"], &reading[0]["prompt_tokens_read"]),
+        (&json!("reading"), &json!(0))
+    );
+    drop(permits);
+    server
+        .until("socket and outbox are full", |stats| {
+            stats.sequences.iter().any(|held| held.parked)
+        })
+        .await;
+    let parked = json_of(server.get("/slots").await).await;
+    assert_eq!(parked[0]["state"], "parked");
+    assert_eq!(parked[1]["state"], "idle");
+    assert!(
+        parked[0]["tokens_per_second"].as_f64() > Some(0.0),
+        "{parked}"
+    );
+    drop(unread);
+    server
+        .until("it is freed", |stats| stats.slots_busy == 0)
+        .await;
+    server.stop().await;
+}

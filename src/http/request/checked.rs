@@ -1,5 +1,7 @@
 //! A generation request as checked: every number in its range, every combination one that can be answered.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::{
@@ -24,6 +26,8 @@ pub const TOP_LOGPROBS_MAX: usize = 20;
 pub const CHOICES_MAX: usize = 128;
 /// What `/v1/completions` generates when `max_tokens` is absent, as OpenAI has it.
 const COMPLETION_TOKENS: usize = 16;
+/// **Units**: milliseconds. A longer deadline than a day is none.
+const DEADLINE_MAX: usize = 24 * 3600 * 1000;
 
 /// A request that can be answered.
 #[derive(Clone, Debug)]
@@ -145,6 +149,8 @@ impl Generation {
                 max_tokens,
                 ignore_eos: body.ignore_eos.unwrap_or(false) || fills_up,
                 logprobs,
+                deadline: up_to("deadline_ms", body.deadline_ms, 1..=DEADLINE_MAX)?
+                    .map(|ms| Duration::from_millis(ms as u64)),
             },
             model: body.model,
         })
