@@ -7,7 +7,7 @@ use crate::{
 };
 use futures::StreamExt;
 use serde_json::json;
-use std::time::Duration;
+use std::{sync::mpsc::Sender, time::Duration};
 use tidegate::engine::EngineSettings;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -317,6 +317,14 @@ async fn comments_come_before_the_first_token() {
     server.stop().await;
 }
 
+/// Lets the engine compute a layer now and then, forever.
+async fn step_by_step(permits: &Sender<()>) {
+    loop {
+        let _ = permits.send(());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn comments_tell_the_place_in_the_queue() {
     let (parrot, permits) = Parrot::new(1, 512).gated();
@@ -325,22 +333,29 @@ async fn comments_tell_the_place_in_the_queue() {
         ..Setup::default()
     })
     .await;
-    let body = json!({"prompt": PROMPT, "max_tokens": 2, "stream": true}).to_string();
-    let mut answers = Vec::new();
-    for waiting in 0..3 {
-        let answer = server.post("/v1/completions", body.clone()).await;
-        let (mut answer, mut told) = (answer.bytes_stream(), String::new());
-        let place = match waiting {
-            0 => "accepted".into(), // at once
-            waiting => format!("queue position {waiting}"),
-        };
-        while !told.contains(&place) {
-            let _ = permits.send(()); // the engine looks up between layers
-            let more = answer.next().await.expect("more").expect("bytes");
-            told += std::str::from_utf8(&more).expect("UTF-8");
+    let body = json!({"prompt": PROMPT, "max_tokens": 400, "stream": true}).to_string();
+    let stepping = step_by_step(&permits);
+    let asking = async {
+        let mut answers = Vec::new();
+        for waiting in 0..3 {
+            let answer = server.post("/v1/completions", body.clone()).await;
+            let (mut answer, mut told) = (answer.bytes_stream(), String::new());
+            let place = match waiting {
+                0 => "accepted".into(), // at once
+                waiting => format!("queue position {waiting}"),
+            };
+            while !told.contains(&place) {
+                let more = answer.next().await.expect("more").expect("bytes");
+                told += std::str::from_utf8(&more).expect("UTF-8");
+            }
+            answers.push((answer, told));
         }
-        answers.push((answer, told));
-    }
+        answers
+    };
+    let answers = tokio::select! {
+        answers = asking => answers,
+        () = stepping => unreachable!(),
+    };
     drop(permits);
     for (mut answer, mut told) in answers {
         while let Some(more) = answer.next().await {
@@ -363,12 +378,7 @@ async fn a_deadline_ends_an_answer() {
         json!({"prompt": PROMPT, "max_tokens": 400, "stream": stream, "deadline_ms": ms})
             .to_string()
     };
-    let stepping = async {
-        loop {
-            let _ = permits.send(());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
+    let stepping = step_by_step(&permits);
     let asking = async {
         let whole = server.post("/v1/completions", body(false, 30)).await;
         assert_eq!(whole.status(), 504);
@@ -380,7 +390,7 @@ async fn a_deadline_ends_an_answer() {
     };
     tokio::select! {
         () = asking => {}
-        () = stepping => {}
+        () = stepping => unreachable!(),
     }
     drop(permits);
     let in_time = server
