@@ -2,6 +2,7 @@
 //!
 //! Knows requests, answers and their JSON; knows no slot, window or weight. Nothing a client sends may panic or hold up another client: bodies are
 //! bounded, long ones are parsed and tokenised on threads of their own, and a client that goes away or stops reading affects its own answers only.
+//! Who is let in, and how far, is decided by layers around the handlers ([`access`], [`flight`]); what a permit allows it is held for ([`held`]).
 
 use std::{sync::Arc, time::Duration};
 

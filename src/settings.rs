@@ -234,33 +234,27 @@ impl ServerSettings {
     ///
     /// **Errors**: [`SettingsError::OutOfRange`], [`SettingsError::Key`], [`SettingsError::Cors`].
     pub fn check(written: ServerWritten) -> Result<Self, SettingsError> {
-        let default = Self::default();
-        let within = |name, got: Option<usize>, fallback, low, high| {
-            within(name, got.unwrap_or(fallback), low, high)
-        };
-        let grace_s = written.grace_s.map(|s| s.try_into().unwrap_or(usize::MAX));
+        let up_to =
+            |high, name, got: Option<usize>, unset| within(name, got.unwrap_or(unset), 1, high);
         let (body, receive) = (written.max_body_mib, written.receive_timeout_s);
-        let requests = written.max_requests;
+        let (requests, grace_s) = (written.max_requests, written.grace_s);
+        let body_mib = up_to(1024, "max-body-mib", body, MAX_BODY_MIB_DEFAULT)?;
+        let receive_s = up_to(
+            3600,
+            "receive-timeout-s",
+            receive,
+            RECEIVE_TIMEOUT_S_DEFAULT,
+        )?;
+        let requests = up_to(65_536, "max-requests", requests, MAX_REQUESTS_DEFAULT)?;
+        let grace_s = usize::try_from(grace_s.unwrap_or(GRACE_S_DEFAULT)).unwrap_or(usize::MAX);
         Ok(Self {
             keys: keys::check(&written)?,
-            listen: written.listen.unwrap_or(default.listen),
+            listen: written.listen.unwrap_or_else(|| LISTEN_DEFAULT.into()),
             alias: written.alias,
-            max_body_bytes: within("max-body-mib", body, MAX_BODY_MIB_DEFAULT, 1, 1024)? << 20,
-            grace: seconds(within(
-                "grace-s",
-                grace_s,
-                GRACE_S_DEFAULT as usize,
-                0,
-                3600,
-            )?),
-            receive_timeout: seconds(within(
-                "receive-timeout-s",
-                receive,
-                RECEIVE_TIMEOUT_S_DEFAULT,
-                1,
-                3600,
-            )?),
-            max_requests: within("max-requests", requests, MAX_REQUESTS_DEFAULT, 1, 65_536)?,
+            max_body_bytes: body_mib << 20,
+            grace: seconds(within("grace-s", grace_s, 0, 3600)?),
+            receive_timeout: seconds(receive_s),
+            max_requests: requests,
             cors: Cors::check(&written.cors_origin.unwrap_or_default())?,
         })
     }

@@ -37,7 +37,7 @@ const EXPOSED: [&str; 6] = [
     "x-ratelimit-remaining-tokens",
 ];
 
-/// Sets [`DEFAULTS`].
+/// Sets them on every answer that does not say otherwise.
 pub fn defaults<B: 'static>() -> SetMultipleResponseHeadersLayer<Response<B>> {
     let headers = DEFAULTS.map(|(name, value)| (name, HeaderValue::from_static(value)).into());
     SetMultipleResponseHeadersLayer::if_not_present(headers.into())

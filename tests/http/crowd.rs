@@ -100,7 +100,7 @@ async fn vanish(address: String, secret: &str, mut question: Value, mut dice: Di
     question["stream"] = (dice.below(2) == 0).into();
     let body = question.to_string();
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {secret}\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     let request = head + &body;
