@@ -137,6 +137,14 @@ pub enum SettingsError {
         /// The settings file.
         path: PathBuf,
     },
+    /// A setting of the server stands below a `[[key]]`.
+    #[error("{}: '{name}' stands below a [[key]] and would be that key's; move it above the first [[key]]", path.display())]
+    BelowKey {
+        /// The settings file.
+        path: PathBuf,
+        /// As written.
+        name: String,
+    },
     /// An API key that cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),

@@ -50,8 +50,9 @@ impl FileSettings {
     pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
         let wrong = |error| toml_error(&error, text, path);
         let table: toml::Table = toml::from_str(text).map_err(wrong)?;
-        check_names(&table, &names(), path)?;
-        check_keys(&table, path)?;
+        let names = names();
+        check_names(&table, &names, path)?;
+        check_keys(&table, &names, path)?;
         Ok(Self {
             model: toml::from_str::<ModelKey>(text).map_err(wrong)?.model,
             run: toml::from_str(text).map_err(wrong)?,
@@ -93,13 +94,22 @@ fn check_names<N: AsRef<str>>(
 }
 
 /// `key` is tables, and these hold nothing else than they may.
-fn check_keys(table: &toml::Table, path: &Path) -> Result<(), SettingsError> {
+fn check_keys(table: &toml::Table, names: &[String], path: &Path) -> Result<(), SettingsError> {
     let no_tables = || SettingsError::KeyTables { path: path.into() };
     let Some(keys) = table.get("key") else {
         return Ok(());
     };
     for key in keys.as_array().ok_or_else(no_tables)? {
         let key = key.as_table().ok_or_else(no_tables)?;
+        // In TOML a line belongs to the table above it, which is easily forgotten when lines are appended.
+        let own = |name: &str| KeyWritten::NAMES.contains(&name);
+        let of_server = |name: &&String| name.as_str() != "key" && names.contains(name);
+        if let Some(name) = key.keys().find(|name| !own(name) && of_server(name)) {
+            return Err(SettingsError::BelowKey {
+                path: path.into(),
+                name: name.clone(),
+            });
+        }
         check_names(key, &KeyWritten::NAMES, path)?;
     }
     Ok(())

@@ -140,6 +140,7 @@ fn wrong_keys_say_what_is_wrong_and_show_no_key() {
         &alice("requests_per_minute = 4"),
         "did you mean 'requests-per-minute'?",
     );
+    check(&alice("slots = 4"), "move it above the first [[key]]");
     check("cors-origins = []", "did you mean 'cors-origin'?");
     let twice = alice(&hash).repeat(2);
     check(&twice, "two keys are named 'alice'");
