@@ -11,6 +11,7 @@ use crate::settings::written::{ModelWritten, ServerWritten};
 mod chat;
 mod failure;
 mod inspect;
+mod key;
 mod logging;
 mod output;
 mod plan;
@@ -32,6 +33,7 @@ Examples:
   tidegate serve model.gguf --slots 8            eight requests at a time
   tidegate run \"Tell me a story about a fox.\"    one answer, then the end
   tidegate run --model model.gguf                a chat in the terminal
+  tidegate key alice                             let alice, and nobody else, in
   tidegate synth --like qwen3-30b-a3b x.gguf     measure before downloading
 
 Settings:
@@ -54,7 +56,8 @@ pub struct Cli {
 enum Command {
     /// Serve a model over HTTP
     ///
-    /// The server speaks OpenAI's API: point any client at http://ADDRESS:PORT/v1, with any API key. It is ready when it prints its address. SIGINT (Ctrl-C)
+    /// The server speaks OpenAI's API: point any client at http://ADDRESS:PORT/v1, with any API key unless the settings
+    /// file names keys. It is ready when it prints its address. SIGINT (Ctrl-C)
     /// or SIGTERM ends it: running answers get --grace-s seconds, a second signal ends at once.
     #[command(after_long_help = serve::EXAMPLES)]
     Serve(ServeArgs),
@@ -80,6 +83,12 @@ enum Command {
     /// download it.
     #[command(after_long_help = synth::EXAMPLES)]
     Synth(SynthArgs),
+    /// Make an API key for somebody
+    ///
+    /// The key goes to standard output, once: it is kept nowhere. The lines for the settings file that --config names go to standard error; they hold the
+    /// key's SHA-256 only, from which nobody gets the key.
+    #[command(after_long_help = key::EXAMPLES)]
+    Key(KeyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -162,6 +171,12 @@ struct SynthArgs {
 }
 
 #[derive(Debug, Args)]
+struct KeyArgs {
+    /// Whose key it is; appears in the log and in metrics
+    name: String,
+}
+
+#[derive(Debug, Args)]
 struct ConfigArgs {
     /// TOML file with settings, by the names of the long flags
     #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
@@ -178,6 +193,7 @@ pub fn main(bundled: &'static [u8]) -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Plan(args) => plan::plan(args, bundled),
         Command::Synth(args) => synth::synth(&args),
+        Command::Key(args) => key::key(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,15 +2,16 @@
 //!
 //! Knows requests, answers and their JSON; knows no slot, window or weight. Nothing a client sends may panic or hold up another client: bodies are
 //! bounded, long ones are parsed and tokenised on threads of their own, and a client that goes away or stops reading affects its own answers only.
+//! Who is let in, and how far, is decided by layers around the handlers ([`access`], [`flight`]); what a permit allows it is held for ([`held`]).
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
     http::{Method, Uri},
+    middleware,
     response::IntoResponse,
     routing::{get, post},
-    serve::ListenerExt,
 };
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
@@ -21,13 +22,21 @@ use tower_http::{
 };
 use tracing::{Span, debug, field::Empty, info, info_span};
 
+pub mod access;
+pub mod allowance;
 pub mod answer;
 pub mod app;
 pub mod body;
+pub mod connection;
+pub mod denied;
 pub mod error;
+pub mod flight;
 pub mod format;
 pub mod generate;
+pub mod headers;
 pub mod health;
+pub mod held;
+pub mod keys;
 pub mod metrics;
 pub mod models;
 pub mod random;
@@ -44,9 +53,30 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// What the answers that are cut off at the end get for their last words.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// The routes with their layers.
+/// The routes with their layers. A layer is around the routes that stand above it: all of them need a key but `/health`, and the bound on requests in
+/// flight leaves out what watches the server.
 pub fn router(app: Arc<App>) -> Router {
+    let metered = Router::new()
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::completion))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route_layer(middleware::from_fn(access::metered));
+    let bounded = metered
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::one))
+        .fallback(unknown_path)
+        .layer(middleware::from_fn_with_state(app.clone(), flight::bounded));
+    let guarded = bounded
+        .route("/slots", get(health::slots))
+        .route("/metrics", get(health::metrics))
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(app.clone(), access::guard));
+    let open = guarded
+        .route("/health", get(health::health))
+        .method_not_allowed_fallback(wrong_method);
     let layers = ServiceBuilder::new()
+        .layer(headers::secret())
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
         .layer(
             TraceLayer::new_for_http()
@@ -55,43 +85,30 @@ pub fn router(app: Arc<App>) -> Router {
                 .on_failure(()), // a failed status is reported as a response
         )
         .layer(PropagateRequestIdLayer::x_request_id())
+        .layer(headers::defaults())
+        .option_layer(headers::cors(&app.cors)) // outside the guard: browsers ask first, without a key
         .layer(CatchPanicLayer::custom(|_| {
             ApiError::Internal.into_response()
         }));
-    Router::new()
-        .route("/v1/chat/completions", post(generate::chat))
-        .route("/v1/completions", post(generate::completion))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::one))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/health", get(health::health))
-        .route("/slots", get(health::slots))
-        .route("/metrics", get(health::metrics))
-        .fallback(unknown_path)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(layers)
-        .with_state(app)
+    open.layer(layers).with_state(app)
 }
 
 /// Serves until `stop` completes and the answers that run then have ended, or `grace` has passed.
-///
-/// **Errors**: the listener fails.
+/// A listener that fails to accept a connection goes on with the next.
 pub async fn serve(
     listener: TcpListener,
     app: Arc<App>,
     grace: Duration,
     stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
+) {
     let (stopping, mut stopped) = tokio::sync::watch::channel(false);
     let router = router(app.clone());
-    let listener = listener.tap_io(|connection| {
-        let _ = connection.set_nodelay(true); // a token is a small packet that must not wait for the next
-    });
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+    let server = connection::serve(listener, router, app.bounds.within, stopping.subscribe());
+    let stop = async {
         stop.await;
         stopping.send_replace(true);
-    });
+        std::future::pending().await
+    };
     let last_words = async {
         let _ = stopped.wait_for(|stopping| *stopping).await;
         tokio::time::sleep(grace).await;
@@ -99,9 +116,10 @@ pub async fn serve(
         tokio::time::sleep(LAST_WORDS).await;
     };
     tokio::select! {
-        ended = server => ended,
-        () = last_words => Ok(()),
-        () = upkeep(&app) => Ok(()),
+        () = server => {}
+        () = stop => {}
+        () = last_words => {}
+        () = upkeep(&app) => {}
     }
 }
 
@@ -127,6 +145,7 @@ fn span<B>(request: &axum::http::Request<B>) -> Span {
         id,
         method = %request.method(),
         path = request::shortened(request.uri().path()),
+        key = Empty, // its name
         status = Empty,
         prompt_tokens = Empty,
         generated_tokens = Empty,

@@ -55,7 +55,9 @@
 //! - **No copy of the weights** on the host. The CPU reads them where the file is mapped; a device gets the same bytes.
 //! - **No CUDA to build with, none needed to run.** Driver and compiler are looked for at run time; what is not there is an answer, not a crash.
 //! - **No lock and no await between schedule and emit**, and no allocation that grows with the model: buffers are made when the model is loaded.
-//! - **No waiting without a bound**: inbox, outboxes, queue and bodies have limits, and exceeding one is an error with a number.
+//! - **No waiting without a bound**: inbox, outboxes, queue, requests in flight, heads and bodies have limits, and exceeding one is an error with a number.
+//! - **No access without a key where keys are set**, except to `/health`: the router's layers are around everything, also around paths that do not exist. Keys are kept as
+//!   hashes and compared in constant time; what a key is appears in no log, error or `Debug`.
 //! - **No panic from a file or a client.** Files are checked when opened, requests before they enter the engine. A panic of the engine thread would be a bug; it ends the
 //!   requests with an error and shows in `/health`.
 //! - **No unsafe outside** memory mapping ([`gguf`]), the backends ([`cpu`], [`cuda`]) and the sampler's scans; each block says who keeps its promise.

@@ -5,10 +5,14 @@
 
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
+pub mod cors;
 pub mod file;
+pub mod keys;
 pub mod written;
 
 use crate::{backend::shape::KvType, engine::EngineSettings};
+use cors::{Cors, CorsError};
+use keys::{KeyError, KeySettings};
 use written::{BackendWritten, KvWritten, ModelWritten, ServerWritten};
 
 /// Where `serve` listens when nothing is said.
@@ -19,6 +23,10 @@ pub const SLOTS_DEFAULT: usize = 4;
 pub const MAX_BODY_MIB_DEFAULT: usize = 16;
 /// **Units**: seconds. How long running answers may take after a signal when nothing is said.
 pub const GRACE_S_DEFAULT: u64 = 10;
+/// **Units**: seconds. How long a client may take over a request's head, and over its body, when nothing is said.
+pub const RECEIVE_TIMEOUT_S_DEFAULT: usize = 30;
+/// Requests in flight at once when nothing is said.
+pub const MAX_REQUESTS_DEFAULT: usize = 256;
 
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +83,29 @@ pub struct ServerSettings {
     pub max_body_bytes: usize,
     /// How long running answers may take after a signal.
     pub grace: Duration,
+    /// How long a client may take over a request's head, and over its body.
+    pub receive_timeout: Duration,
+    /// Requests in flight at once.
+    pub max_requests: usize,
+    /// Web pages that may use the server.
+    pub cors: Cors,
+    /// Who may use the server; nobody named is everybody.
+    pub keys: Vec<KeySettings>,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self {
+            listen: LISTEN_DEFAULT.into(),
+            alias: None,
+            max_body_bytes: MAX_BODY_MIB_DEFAULT << 20,
+            grace: Duration::from_secs(GRACE_S_DEFAULT),
+            receive_timeout: Duration::from_secs(RECEIVE_TIMEOUT_S_DEFAULT as u64),
+            max_requests: MAX_REQUESTS_DEFAULT,
+            cors: Cors::Off,
+            keys: Vec::new(),
+        }
+    }
 }
 
 /// Why settings cannot be used.
@@ -89,13 +120,37 @@ pub enum SettingsError {
         source: std::io::Error,
     },
     /// The file is not TOML, or a value has the wrong type.
-    #[error("{}: {source}", path.display())]
+    #[error("{}, line {line}{}: {reason}", path.display(), name.as_deref().map(|name| format!(" ('{name}')")).unwrap_or_default())]
     Toml {
         /// The settings file.
         path: PathBuf,
-        /// Where and why.
-        source: Box<toml::de::Error>,
+        /// Where, counted from 1.
+        line: usize,
+        /// The setting on that line.
+        name: Option<String>,
+        /// Why.
+        reason: String,
     },
+    /// `key` is something else than tables.
+    #[error("{}: API keys are written as tables: [[key]], and below it name = \"...\" and sha256 = \"...\"", path.display())]
+    KeyTables {
+        /// The settings file.
+        path: PathBuf,
+    },
+    /// A setting of the server stands below a `[[key]]`.
+    #[error("{}: '{name}' stands below a [[key]] and would be that key's; move it above the first [[key]]", path.display())]
+    BelowKey {
+        /// The settings file.
+        path: PathBuf,
+        /// As written.
+        name: String,
+    },
+    /// An API key that cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// An origin that no browser sends.
+    #[error(transparent)]
+    Cors(#[from] CorsError),
     /// The file names a setting that does not exist.
     #[error("{}: there is no setting '{name}'{}", path.display(), nearest.as_deref().map(|near| format!(", did you mean '{near}'?")).unwrap_or_default())]
     UnknownName {
@@ -185,27 +240,36 @@ impl ModelSettings {
 impl ServerSettings {
     /// Checks what was written.
     ///
-    /// **Errors**: [`SettingsError::OutOfRange`].
+    /// **Errors**: [`SettingsError::OutOfRange`], [`SettingsError::Key`], [`SettingsError::Cors`].
     pub fn check(written: ServerWritten) -> Result<Self, SettingsError> {
-        let max_body_mib = within(
-            "max-body-mib",
-            written.max_body_mib.unwrap_or(MAX_BODY_MIB_DEFAULT),
-            1,
-            1024,
+        let up_to =
+            |high, name, got: Option<usize>, unset| within(name, got.unwrap_or(unset), 1, high);
+        let (body, receive) = (written.max_body_mib, written.receive_timeout_s);
+        let (requests, grace_s) = (written.max_requests, written.grace_s);
+        let body_mib = up_to(1024, "max-body-mib", body, MAX_BODY_MIB_DEFAULT)?;
+        let receive_s = up_to(
+            3600,
+            "receive-timeout-s",
+            receive,
+            RECEIVE_TIMEOUT_S_DEFAULT,
         )?;
-        let grace_s = written.grace_s.unwrap_or(GRACE_S_DEFAULT);
+        let requests = up_to(65_536, "max-requests", requests, MAX_REQUESTS_DEFAULT)?;
+        let grace_s = usize::try_from(grace_s.unwrap_or(GRACE_S_DEFAULT)).unwrap_or(usize::MAX);
         Ok(Self {
+            keys: keys::check(&written)?,
             listen: written.listen.unwrap_or_else(|| LISTEN_DEFAULT.into()),
             alias: written.alias,
-            max_body_bytes: max_body_mib << 20,
-            grace: Duration::from_secs(within(
-                "grace-s",
-                usize::try_from(grace_s).unwrap_or(usize::MAX),
-                0,
-                3600,
-            )? as u64),
+            max_body_bytes: body_mib << 20,
+            grace: seconds(within("grace-s", grace_s, 0, 3600)?),
+            receive_timeout: seconds(receive_s),
+            max_requests: requests,
+            cors: Cors::check(&written.cors_origin.unwrap_or_default())?,
         })
     }
+}
+
+fn seconds(seconds: usize) -> Duration {
+    Duration::from_secs(seconds as u64)
 }
 
 fn within(name: &'static str, got: usize, low: usize, high: usize) -> Result<usize, SettingsError> {

@@ -14,7 +14,7 @@ use crate::{
         start::{BuildError, Failed},
         text::TextError,
     },
-    settings::SettingsError,
+    settings::{SettingsError, keys::KeyError},
     stage::tokenize::RequestError,
     synth::SynthError,
 };
@@ -74,6 +74,15 @@ pub(super) enum Failure {
         /// Why.
         source: io::Error,
     },
+    /// A key's name cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The system has no randomness to give.
+    #[error("the system gives no random numbers, so that a key could be guessed: {source}")]
+    Random {
+        /// Why.
+        source: getrandom::Error,
+    },
     /// Reading or writing failed.
     #[error("{what}: {source}")]
     Io {
@@ -110,7 +119,9 @@ impl Failure {
             Self::Device(_) | Self::StartDevice(StartError::Build(_) | StartError::Settings(_)) => {
                 USAGE
             }
-            Self::Settings(_) | Self::File(_) | Self::Text(_) | Self::Load(_) => USAGE,
+            Self::Settings(_) | Self::Key(_) | Self::File(_) | Self::Text(_) | Self::Load(_) => {
+                USAGE
+            }
             Self::Start(StartError::Build(BuildError::Load(_)) | StartError::Settings(_)) => USAGE,
             Self::Synth(
                 SynthError::Model { .. } | SynthError::Mix { .. } | SynthError::Layers { .. },
@@ -121,6 +132,9 @@ impl Failure {
 
     fn next_step(&self) -> Option<String> {
         match self {
+            Self::Settings(SettingsError::Key(_) | SettingsError::KeyTables { .. }) => Some(
+                "`tidegate key NAME` makes a key and the lines for the settings file.".into(),
+            ),
             Self::Settings(_) => Some("`tidegate serve --help` explains every setting.".into()),
             Self::Listen { listen, source } if source.kind() == io::ErrorKind::AddrInUse => {
                 Some(format!(

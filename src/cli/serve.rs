@@ -28,6 +28,15 @@ A settings file:
   ctx = 16384
   kv = \"q8_0\"
 
+API keys, in the same file (`tidegate key alice` makes one; then nobody else
+gets in, and only /health is open):
+  [[key]]
+  name = \"alice\"
+  sha256 = \"2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90\"
+  streams = 4                  # limits, if any
+  requests-per-minute = 60
+  tokens-per-minute = 100000
+
 Endpoints:
   POST /v1/chat/completions, /v1/completions    GET /v1/models
   POST /tokenize, /detokenize                   GET /health, /metrics (Prometheus)
@@ -52,27 +61,28 @@ pub(super) fn serve(args: ServeArgs, bundled: &'static [u8]) -> Result<(), Failu
     let runtime = runtime()?;
     // First, because a taken port is known at once and a large model takes seconds.
     let (listener, address) = runtime.block_on(listen(&server.listen))?;
+    if server.keys.is_empty() && !address.ip().is_loopback() {
+        eprintln!(
+            "warning: everybody who reaches {address} may use the model, because no API key is set. `tidegate key NAME` makes one."
+        );
+    }
     let metrics = Metrics::install()?; // before the engine, which records into it
     let loaded = Loaded::start(&source, &settings)?;
     let signals = runtime.block_on(async { StopSignals::listen() })?;
     announce(&loaded, address);
     let served = Served {
         id: loaded.id.clone(),
-        alias: server.alias,
+        alias: server.alias.clone(),
         engine: loaded.engine.clone(),
         tokenizer: loaded.text.tokenizer.clone(),
         template: loaded.text.template.clone(),
         sampling: loaded.text.sampling.clone(),
     };
-    let app = Arc::new(App::new(served, server.max_body_bytes, metrics));
-    let served = runtime.block_on(http::serve(listener, app, server.grace, signals.first()));
+    let app = Arc::new(App::new(served, &server, metrics));
+    runtime.block_on(http::serve(listener, app, server.grace, signals.first()));
     runtime.shutdown_timeout(SHUTDOWN);
     let health = loaded.engine.health();
     loaded.stop();
-    served.map_err(|source| Failure::Io {
-        what: "the server failed",
-        source,
-    })?;
     match health {
         // said by /health all the while; whoever watches the process is told too
         Health::Stopped { why: Some(why) } => Err(Failure::Engine { why }),

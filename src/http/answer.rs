@@ -48,9 +48,9 @@ impl Answers {
         stops: &[String],
         mut meter: Meter,
     ) -> Self {
-        meter.admitted();
         let prompts = admitted.iter().step_by(choices.max(1));
         let usage = Usage::new(prompts.map(|admitted| admitted.prompt().len()).sum());
+        meter.admitted(usage.prompt_tokens);
         let span = Span::current();
         span.record("prompt_tokens", usage.prompt_tokens);
         Self {

@@ -7,9 +7,13 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{error::ApiError, metrics::Metrics, request::shortened};
+use super::{
+    body::Bounds, error::ApiError, flight::Flights, keys::Keys, metrics::Metrics,
+    request::shortened,
+};
 use crate::{
     engine::{Handle, request::Sampling},
+    settings::{ServerSettings, cors::Cors},
     template::ChatTemplate,
     token::Tokenizer,
 };
@@ -34,8 +38,14 @@ pub struct Served {
 pub struct App {
     /// The model.
     pub served: Served,
-    /// Longest body that is read.
-    pub max_body_bytes: usize,
+    /// What a request's body may be; its head may take as long.
+    pub bounds: Bounds,
+    /// Who may use it.
+    pub keys: Keys,
+    /// The places for requests in flight.
+    pub flights: Flights,
+    /// Web pages that may use it.
+    pub cors: Cors,
     /// The numbers behind `/metrics`.
     pub metrics: Metrics,
     /// **Units**: seconds since 1970. When the model was loaded.
@@ -46,10 +56,16 @@ pub struct App {
 
 impl App {
     /// The state of a server for this model.
-    pub fn new(served: Served, max_body_bytes: usize, metrics: Metrics) -> Self {
+    pub fn new(served: Served, settings: &ServerSettings, metrics: Metrics) -> Self {
         Self {
             served,
-            max_body_bytes,
+            bounds: Bounds {
+                bytes: settings.max_body_bytes,
+                within: settings.receive_timeout,
+            },
+            keys: Keys::new(&settings.keys),
+            flights: Flights::new(settings.max_requests),
+            cors: settings.cors.clone(),
             metrics,
             created: now(),
             closing: watch::Sender::new(false),

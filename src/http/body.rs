@@ -10,32 +10,54 @@ use axum::{
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 
-use super::error::ApiError;
+use super::{denied::Denied, error::ApiError};
 
 /// Bodies up to this size are parsed where they are read, in well under a millisecond.
 const PARSED_INLINE_BYTES: usize = 64 << 10;
 
-/// What is read and forgotten of a body that is too large. Most clients read no answer before they have sent everything, so closing at once
-/// would leave them with a broken connection in place of the reason.
+/// What is read and forgotten of a body that nobody wants.
 const DISCARDED_BYTES: usize = 256 << 20;
 /// How long a client may take over it.
 const DISCARDED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The whole body, if it has at most `limit_bytes`.
+/// What a body may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Longest body that is read.
+    pub bytes: usize,
+    /// How long a client may take to send it.
+    pub within: Duration,
+}
+
+/// The whole body, if it keeps within its bounds.
 ///
-/// **Errors**: [`ApiError::BodyTooLarge`], without keeping anything where the length is announced; [`ApiError::BodyUnreadable`].
-pub async fn read(request: Request, limit_bytes: usize) -> Result<Bytes, ApiError> {
+/// **Errors**: [`ApiError::BodyTooLarge`], without keeping anything where the length is announced; [`Denied::Late`]; [`ApiError::BodyUnreadable`].
+pub async fn read(request: Request, bounds: Bounds) -> Result<Bytes, ApiError> {
+    let Bounds { bytes, within } = bounds;
+    match tokio::time::timeout(within, read_all(request, bytes)).await {
+        Ok(read) => read,
+        Err(_) => Err(ApiError::Denied(Denied::Late { within })),
+    }
+}
+
+/// Reads a request's body and forgets it. Most clients read no answer before they have sent everything: closing at once would leave them with a broken
+/// connection in place of the reason.
+pub async fn discard(request: Request) {
+    discard_rest(request.into_body().into_data_stream()).await;
+}
+
+async fn read_all(request: Request, limit_bytes: usize) -> Result<Bytes, ApiError> {
     let announced = announced(request.headers());
     let mut chunks = request.into_body().into_data_stream();
     if announced.is_some_and(|bytes| bytes > limit_bytes as u64) {
-        discard(chunks).await;
+        discard_rest(chunks).await;
         return Err(ApiError::BodyTooLarge { limit_bytes });
     }
     let mut body = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|_| ApiError::BodyUnreadable)?;
         if body.len() + chunk.len() > limit_bytes {
-            discard(chunks).await;
+            discard_rest(chunks).await;
             return Err(ApiError::BodyTooLarge { limit_bytes });
         }
         body.extend_from_slice(&chunk);
@@ -43,7 +65,7 @@ pub async fn read(request: Request, limit_bytes: usize) -> Result<Bytes, ApiErro
     Ok(body.freeze())
 }
 
-async fn discard(mut chunks: BodyDataStream) {
+async fn discard_rest(mut chunks: BodyDataStream) {
     let reading = async {
         let mut left = DISCARDED_BYTES;
         while let Some(Ok(chunk)) = chunks.next().await

@@ -8,6 +8,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
+use super::denied::Denied;
 use crate::{engine::request::EngineError, stage::tokenize::RequestError};
 
 /// Why a request got an error instead of an answer.
@@ -60,6 +61,9 @@ pub enum ApiError {
         /// The request's path.
         path: String,
     },
+    /// The client is not served, or not now.
+    #[error(transparent)]
+    Denied(#[from] Denied),
     /// The request was not admitted.
     #[error("{error}")]
     Refused {
@@ -97,6 +101,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownModel { .. } | Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
             Self::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Denied(denied) => denied.status(),
             Self::Refused {
                 error: RequestError::Template(_),
                 ..
@@ -122,6 +127,7 @@ impl ApiError {
             Self::UnknownModel { .. } => "model_not_found",
             Self::UnknownPath { .. } => "not_found",
             Self::WrongMethod { .. } => "method_not_allowed",
+            Self::Denied(denied) => denied.code(),
             Self::Refused {
                 error: RequestError::Template(_),
                 ..
@@ -161,6 +167,9 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status(), Json(self.object())).into_response();
+        if let Self::Denied(denied) = &self {
+            denied.head(response.headers_mut());
+        }
         if let Self::Refused {
             error: RequestError::Engine(EngineError::QueueFull { retry_after, .. }),
             ..

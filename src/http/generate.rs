@@ -11,11 +11,14 @@ use futures::TryStreamExt;
 use serde_json::Value;
 
 use super::{
+    access,
     answer::Answers,
     app::{App, now},
     body,
     error::ApiError,
     format::{Endpoint, Format, logprobs},
+    held,
+    keys::{Key, Streams},
     metrics::Meter,
     random::random_u64,
     request::{Body, Generation},
@@ -49,12 +52,15 @@ async fn respond(
     request: Request,
     check: fn(Body, &Sampling) -> Result<Generation, ApiError>,
 ) -> Result<Response, ApiError> {
-    let meter = Meter::start(endpoint.name());
-    let bytes = body::read(request, app.max_body_bytes).await?;
+    let key = access::key(request.extensions());
+    let meter = Meter::start(endpoint.name(), key.clone());
+    let bytes = body::read(request, app.bounds).await?;
     let defaults = app.served.sampling.clone();
     let generation =
         body::parsed(bytes, move |bytes| check(Body::parse(bytes)?, &defaults)).await?;
     app.accept_model(generation.model.as_deref())?;
+    let wanted = generation.job.prompts.len() * generation.job.choices;
+    let streams = key.map(|key| streams(&key, wanted)).transpose()?;
     let format = Format {
         endpoint,
         id: answer_id(endpoint),
@@ -75,10 +81,23 @@ async fn respond(
         })
         .collect();
     let answers = Answers::new(&app, admitted, choices, &generation.stops, meter);
-    if generation.stream {
-        Ok(sse::response(app, format, answers, echoes))
+    let response = if generation.stream {
+        sse::response(app, format, answers, echoes)
     } else {
-        Ok(Json(whole(&app, &format, answers, echoes).await?).into_response())
+        Json(whole(&app, &format, answers, echoes).await?).into_response()
+    };
+    Ok(held::hold(response, streams))
+}
+
+/// The places of so many answers among those of a key.
+fn streams(key: &Arc<Key>, wanted: usize) -> Result<Streams, ApiError> {
+    // More than it may ever have is no matter of time.
+    match key.streams_max() {
+        Some(max) if wanted > max.get() as usize => Err(ApiError::field(
+            "n",
+            format!("this key may have {max} answers at once, got {wanted}"),
+        )),
+        _ => Ok(key.run(wanted)?),
     }
 }
 

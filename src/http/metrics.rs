@@ -3,7 +3,7 @@
 //! Windows, tokens and their times are recorded by the engine itself. Install the recorder before the engine starts.
 
 use std::{
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,7 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
+use super::keys::Key;
 use crate::engine::{Health, Stats};
 
 /// **Units**: seconds. From a cached short prompt to a long one on a slow machine.
@@ -32,6 +33,11 @@ const REQUEST_BUCKETS_S: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 const REQUESTS: &str = "tidegate_requests_total";
 const REQUESTS_ACTIVE: &str = "tidegate_requests_active";
 const REQUEST_SECONDS: &str = "tidegate_request_seconds";
+// Of every key, by its name.
+pub(super) const KEY_REQUESTS: &str = "tidegate_key_requests_total";
+pub(super) const KEY_REFUSED: &str = "tidegate_key_refused_total";
+pub(super) const KEY_TOKENS: &str = "tidegate_key_tokens_total";
+pub(super) const KEY_STREAMS: &str = "tidegate_key_streams";
 // The engine records these; their buckets are set here, where the recorder is.
 const TTFT_SECONDS: &str = "tidegate_ttft_seconds";
 const ITL_SECONDS: &str = "tidegate_itl_seconds";
@@ -87,6 +93,16 @@ fn describe() {
         Unit::Seconds,
         "From a request's arrival to its end"
     );
+    describe_counter!(
+        KEY_REQUESTS,
+        "Generation requests of a key, by how they ended"
+    );
+    describe_counter!(
+        KEY_REFUSED,
+        "Requests of a key that went over one of its limits"
+    );
+    describe_counter!(KEY_TOKENS, "Tokens of a key's prompts and answers");
+    describe_gauge!(KEY_STREAMS, "Answers of a key that are running");
     describe_gauge!(
         "tidegate_engine_up",
         "1 while the engine gets on, 0 when it is stuck or has stopped"
@@ -102,20 +118,22 @@ fn observe(stats: &Stats, health: &Health) {
     ))));
 }
 
-/// Measures one generation request from its arrival to its end, whichever way it ends: dropping it counts the request.
+/// Measures one generation request from its arrival to its end, whichever way it ends, and charges its key: dropping it counts the request.
 pub struct Meter {
     endpoint: &'static str,
+    key: Option<Arc<Key>>,
     outcome: &'static str,
     arrived: Instant,
     ttft: Option<Duration>,
 }
 
 impl Meter {
-    /// A request has arrived.
-    pub fn start(endpoint: &'static str) -> Self {
+    /// A request has arrived, on a server that asks for keys with this one.
+    pub fn start(endpoint: &'static str, key: Option<Arc<Key>>) -> Self {
         gauge!(REQUESTS_ACTIVE).increment(1.0);
         Self {
             endpoint,
+            key,
             outcome: "refused",
             arrived: Instant::now(),
             ttft: None,
@@ -123,13 +141,19 @@ impl Meter {
     }
 
     /// It was admitted. Unless it is finished, it counts as cancelled.
-    pub fn admitted(&mut self) {
+    pub fn admitted(&mut self, prompt_tokens: usize) {
         self.outcome = "cancelled";
+        if let Some(key) = &self.key {
+            key.charge_prompt(prompt_tokens);
+        }
     }
 
     /// A token is about to be sent.
     pub fn token(&mut self) {
         self.ttft.get_or_insert_with(|| self.arrived.elapsed());
+        if let Some(key) = &self.key {
+            key.charge_generated();
+        }
     }
 
     /// How it ended: a finish reason, or `error`.
@@ -148,5 +172,8 @@ impl Drop for Meter {
         gauge!(REQUESTS_ACTIVE).decrement(1.0);
         counter!(REQUESTS, "endpoint" => self.endpoint, "outcome" => self.outcome).increment(1);
         histogram!(REQUEST_SECONDS).record(self.arrived.elapsed());
+        if let Some(key) = &self.key {
+            key.ended(self.outcome);
+        }
     }
 }

@@ -43,7 +43,7 @@ pub async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let body = body::read(request, app.max_body_bytes).await?;
+    let body = body::read(request, app.bounds).await?;
     let served = app.clone();
     let work = move |bytes: &[u8]| {
         let body: TokenizeBody = parse(bytes)?;
@@ -76,7 +76,7 @@ pub async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let body = body::read(request, app.max_body_bytes).await?;
+    let body = body::read(request, app.bounds).await?;
     let served = app.clone();
     let work = move |bytes: &[u8]| {
         let DetokenizeBody { tokens } = parse(bytes)?;

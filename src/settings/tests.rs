@@ -63,6 +63,153 @@ fn wrong_settings_say_what_is_wrong() {
     check(&[], "kv = \"q4_0\"", "q4_0");
 }
 
+/// The server's settings from the text of a file.
+fn server(file: &str) -> Result<ServerSettings, SettingsError> {
+    ServerSettings::check(FileSettings::parse(file, Path::new("t.toml"))?.server)
+}
+
+const HASH: &str = "2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90";
+
+#[test]
+fn keys_and_their_limits() {
+    let file = format!(
+        "key-streams = 2\nkey-tokens-per-minute = 500\n[[key]]\nname = \"alice\"\nsha256 = \"{}\"\nstreams = 4\nrequests-per-minute = 60\n[[key]]\nname = \"bob\"\nsha256 = \"{}\"",
+        HASH.to_uppercase(),
+        "00".repeat(32)
+    );
+    let settings = server(&file).unwrap();
+    let [alice, bob] = &settings.keys[..] else {
+        panic!("{:?}", settings.keys)
+    };
+    assert_eq!((&alice.name[..], &bob.name[..]), ("alice", "bob"));
+    assert_eq!(
+        (alice.sha256[0], alice.sha256[31], bob.sha256),
+        (0x2b, 0x90, [0; 32])
+    );
+    let limits = |key: &keys::KeySettings| {
+        let keys::KeyLimits {
+            streams,
+            requests_per_minute,
+            tokens_per_minute,
+        } = key.limits;
+        [streams, requests_per_minute, tokens_per_minute].map(|limit| limit.map_or(0, |n| n.get()))
+    };
+    assert_eq!((limits(alice), limits(bob)), ([4, 60, 500], [2, 0, 500]));
+    assert_eq!(server("").unwrap(), ServerSettings::default());
+}
+
+#[test]
+fn wrong_keys_say_what_is_wrong_and_show_no_key() {
+    const SECRET: &str = "tg-secret";
+    let check = |file: &str, expected: &str| {
+        let error = server(file).expect_err(expected);
+        for shown in [error.to_string(), format!("{error:?}")] {
+            assert!(!shown.contains(SECRET), "{file:?}: {shown}");
+        }
+        let error = error.to_string();
+        assert!(error.contains(expected), "{file:?}: {error}");
+    };
+    let table = |lines: &str| format!("[[key]]\n{lines}");
+    let alice = |lines: &str| format!("[[key]]\nname = \"alice\"\n{lines}\n");
+    let hash = format!("sha256 = \"{HASH}\"");
+    check(&table(&hash), "[[key]] number 1 has no name");
+    check(
+        &table("name = \"al ice\""),
+        "letters, digits and . _ @ + -, got 'al ice'",
+    );
+    check(&table("name = \"\""), "1 to 64");
+    check(
+        &table("name = \"tg-secret\""),
+        "number 1: its name begins with tg-",
+    );
+    check(&alice(""), "key 'alice' has no sha256");
+    check(
+        &alice("sha256 = \"tg-secret\""),
+        "must be 64 hexadecimal digits, got 9 characters",
+    );
+    check(
+        &alice(&format!("sha256 = \"{SECRET}{}\"", "0".repeat(55))),
+        "number 1 is none",
+    );
+    check(&alice("key = \"tg-secret\""), "there is no setting 'key'");
+    check(&alice("sha256 = tg-secret"), "t.toml, line 3 ('sha256')");
+    check("key = \"tg-secret\"", "[[key]]");
+    check("[key]\nalice = \"tg-secret\"", "[[key]]");
+    check(&alice("stream = 4"), "did you mean 'streams'?");
+    check(
+        &alice("requests_per_minute = 4"),
+        "did you mean 'requests-per-minute'?",
+    );
+    check(&alice("slots = 4"), "move it above the first [[key]]");
+    check("cors-origins = []", "did you mean 'cors-origin'?");
+    let twice = alice(&hash).repeat(2);
+    check(&twice, "two keys are named 'alice'");
+    check(
+        &twice.replacen("alice", "bob", 1),
+        "'bob' and 'alice' have the same key",
+    );
+    check(
+        &alice(&format!("{hash}\nstreams = 0")),
+        "key 'alice': streams must be from 1 to 65536, got 0",
+    );
+    check(
+        &alice(&format!("{hash}\ntokens-per-minute = 0")),
+        "tokens-per-minute must be from 1",
+    );
+    check(
+        &alice(&format!("{hash}\nrequests-per-minute = -1")),
+        "line 4 ('requests-per-minute')",
+    );
+    check(
+        "key-requests-per-minute = 0",
+        "key-requests-per-minute must be from 1",
+    );
+    check(
+        "max-requests = 0",
+        "max-requests must be from 1 to 65536, got 0",
+    );
+    check(
+        "receive-timeout-s = 0",
+        "receive-timeout-s must be from 1 to 3600, got 0",
+    );
+}
+
+#[test]
+fn origins() {
+    let check = |written: &str, expected: Result<cors::Cors, &str>| {
+        let got = server(&format!("cors-origin = [{written}]"));
+        match (got, expected) {
+            (Ok(got), Ok(expected)) => assert_eq!(got.cors, expected, "{written}"),
+            (Err(got), Err(expected)) => {
+                assert!(got.to_string().contains(expected), "{written}: {got}");
+            }
+            (got, expected) => panic!("{written}: {got:?} instead of {expected:?}"),
+        }
+    };
+    let only = |origins: &[&str]| {
+        Ok(cors::Cors::Only(
+            origins.iter().map(|&o| o.into()).collect(),
+        ))
+    };
+    check("", Ok(cors::Cors::Off));
+    check("\"*\"", Ok(cors::Cors::Any));
+    check(
+        "\"http://a:1\", \"tauri://localhost\"",
+        only(&["http://a:1", "tauri://localhost"]),
+    );
+    check(
+        "\"http://A.example/x\"",
+        Err("did you mean 'http://a.example'?"),
+    );
+    check(
+        "\"localhost:3000\"",
+        Err("did you mean 'http://localhost:3000'?"),
+    );
+    check("\"HTTPS://a\"", Err("did you mean 'https://a'?"));
+    check("\"\"", Err("look like http://localhost:3000, got ''"));
+    check("\"http://a b\"", Err("got 'http://a b'"));
+}
+
 #[test]
 fn every_flag_has_its_environment_name() {
     let command = ServerWritten::augment_args(ModelWritten::augment_args(Command::new("t")));

@@ -93,7 +93,8 @@ pub struct ModelWritten {
 pub struct ServerWritten {
     /// Address and port to listen on [default: 127.0.0.1:8080]
     ///
-    /// There is no access control: an address other than 127.0.0.1 lets everybody use the model who reaches the port. Port 0 takes a free one.
+    /// Without [[key]] tables in the settings file, an address other than 127.0.0.1 lets everybody use the model who reaches the port. Port 0 takes a
+    /// free one.
     #[arg(long, env = "TIDEGATE_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
 
@@ -114,6 +115,76 @@ pub struct ServerWritten {
     /// New connections are refused at once. A second signal ends the process without waiting.
     #[arg(long, env = "TIDEGATE_GRACE_S", value_name = "SECONDS")]
     pub grace_s: Option<u64>,
+
+    /// Seconds a client may take to send a request's head, and as many for its body [default: 30]
+    ///
+    /// A slower one is told 408 and the connection is closed. A connection without a request is closed after that time as well.
+    #[arg(long, env = "TIDEGATE_RECEIVE_TIMEOUT_S", value_name = "SECONDS")]
+    pub receive_timeout_s: Option<usize>,
+
+    /// Requests that may be in flight at once [default: 256]
+    ///
+    /// One more is refused at once with status 503 and a Retry-After header. /health and /metrics are answered all the same.
+    #[arg(long, env = "TIDEGATE_MAX_REQUESTS", value_name = "N")]
+    pub max_requests: Option<usize>,
+
+    /// Origin of a web page that may use the server from a browser; may be repeated [default: none]
+    ///
+    /// As in http://localhost:3000; * is every page. In the environment they are separated by commas.
+    #[arg(
+        long,
+        env = "TIDEGATE_CORS_ORIGIN",
+        value_name = "ORIGIN",
+        value_delimiter = ','
+    )]
+    pub cors_origin: Option<Vec<String>>,
+
+    /// Answers that a key may have running at once [default: no limit]
+    ///
+    /// For keys whose table says nothing else, as the next two are. Over it, a request is refused with status 429.
+    #[arg(long, env = "TIDEGATE_KEY_STREAMS", value_name = "N")]
+    pub key_streams: Option<usize>,
+
+    /// Requests a minute that a key may make [default: no limit]
+    #[arg(long, env = "TIDEGATE_KEY_REQUESTS_PER_MINUTE", value_name = "N")]
+    pub key_requests_per_minute: Option<usize>,
+
+    /// Tokens a minute that a key may use, of prompts and answers [default: no limit]
+    ///
+    /// An answer that has begun is never cut: what it uses beyond the limit delays the key's next request.
+    #[arg(long, env = "TIDEGATE_KEY_TOKENS_PER_MINUTE", value_name = "N")]
+    pub key_tokens_per_minute: Option<usize>,
+
+    /// Who may use the server: the [[key]] tables of the settings file, and only there.
+    #[arg(skip)]
+    pub key: Option<Vec<KeyWritten>>,
+}
+
+/// An API key: one `[[key]]` table of the settings file. `tidegate key NAME` writes one.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct KeyWritten {
+    /// Whose it is; appears in the log and in metrics.
+    pub name: Option<String>,
+    /// SHA-256 of the key, in hexadecimal digits.
+    pub sha256: Option<String>,
+    /// Answers running at once.
+    pub streams: Option<usize>,
+    /// Requests a minute.
+    pub requests_per_minute: Option<usize>,
+    /// Tokens a minute, of prompts and answers.
+    pub tokens_per_minute: Option<usize>,
+}
+
+impl KeyWritten {
+    /// What a table may hold.
+    pub const NAMES: [&str; 5] = [
+        "name",
+        "sha256",
+        "streams",
+        "requests-per-minute",
+        "tokens-per-minute",
+    ];
 }
 
 /// What computes.
@@ -173,6 +244,15 @@ impl ServerWritten {
             alias: self.alias.or(file.alias),
             max_body_mib: self.max_body_mib.or(file.max_body_mib),
             grace_s: self.grace_s.or(file.grace_s),
+            receive_timeout_s: self.receive_timeout_s.or(file.receive_timeout_s),
+            max_requests: self.max_requests.or(file.max_requests),
+            cors_origin: self.cors_origin.or(file.cors_origin),
+            key_streams: self.key_streams.or(file.key_streams),
+            key_requests_per_minute: self
+                .key_requests_per_minute
+                .or(file.key_requests_per_minute),
+            key_tokens_per_minute: self.key_tokens_per_minute.or(file.key_tokens_per_minute),
+            key: self.key.or(file.key),
         }
     }
 }

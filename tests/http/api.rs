@@ -5,6 +5,7 @@ use crate::{
     server::{PROMPT, Server, Setup, complete},
 };
 use serde_json::{Value, json};
+use tidegate::settings::ServerSettings;
 
 async fn stream(server: &Server, path: &str, body: Value) -> Events {
     let response = server.post(path, body.to_string()).await;
@@ -226,7 +227,10 @@ async fn completion_streamed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn small_endpoints() {
     let server = Server::start(Setup {
-        alias: Some("gpt/alias".into()),
+        server: ServerSettings {
+            alias: Some("gpt/alias".into()),
+            ..ServerSettings::default()
+        },
         ..Setup::default()
     })
     .await;

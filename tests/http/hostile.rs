@@ -11,7 +11,7 @@ use tokio::{
 };
 
 /// A response with this status and code, whose error object is complete.
-async fn check(
+pub(crate) async fn check(
     server: &Server,
     what: &str,
     response: reqwest::Response,

@@ -8,7 +8,7 @@ use crate::{
 use futures::StreamExt;
 use serde_json::json;
 use std::{sync::mpsc::Sender, time::Duration};
-use tidegate::engine::EngineSettings;
+use tidegate::{engine::EngineSettings, settings::ServerSettings};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_is_a_503_with_retry_after() {
@@ -284,7 +284,10 @@ async fn shutdown_cuts_answers_after_the_grace_period() {
     let (parrot, permits) = Parrot::new(1, 512).gated();
     let mut server = Server::start(Setup {
         parrot,
-        grace: Duration::ZERO,
+        server: ServerSettings {
+            grace: Duration::ZERO,
+            ..ServerSettings::default()
+        },
         ..Setup::default()
     })
     .await;

@@ -16,6 +16,7 @@ use tidegate::{
         metrics::Metrics,
     },
     model::text::ModelText,
+    settings::ServerSettings,
 };
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
@@ -28,9 +29,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Setup {
     pub(crate) parrot: Parrot,
     pub(crate) engine: EngineSettings,
-    pub(crate) grace: Duration,
-    pub(crate) max_body_bytes: usize,
-    pub(crate) alias: Option<String>,
+    pub(crate) server: ServerSettings,
 }
 
 impl Default for Setup {
@@ -38,9 +37,10 @@ impl Default for Setup {
         Self {
             parrot: Parrot::default(),
             engine: EngineSettings::default(),
-            grace: PATIENCE,
-            max_body_bytes: 16 << 20,
-            alias: None,
+            server: ServerSettings {
+                grace: PATIENCE,
+                ..ServerSettings::default()
+            },
         }
     }
 }
@@ -49,10 +49,11 @@ impl Default for Setup {
 pub(crate) struct Server {
     pub(crate) url: String,
     pub(crate) engine: Handle,
+    pub(crate) app: Arc<App>,
     pub(crate) text: ModelText,
     pub(crate) client: reqwest::Client,
     stop: Option<oneshot::Sender<()>>,
-    serving: JoinHandle<std::io::Result<()>>,
+    serving: JoinHandle<()>,
     stopper: Stopper,
 }
 
@@ -75,7 +76,7 @@ impl Server {
             .expect("engine");
         let served = Served {
             id: "parrot".into(),
-            alias: setup.alias,
+            alias: setup.server.alias.clone(),
             engine: engine.clone(),
             tokenizer: text.tokenizer.clone(),
             template: text.template.clone(),
@@ -84,14 +85,19 @@ impl Server {
                 ..Sampling::default()
             },
         };
-        let app = Arc::new(App::new(served, setup.max_body_bytes, metrics));
+        let app = Arc::new(App::new(served, &setup.server, metrics));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async move {
             let _ = stopped.await;
         };
-        let serving = tokio::spawn(http::serve(listener, app, setup.grace, stopped));
+        let serving = tokio::spawn(http::serve(
+            listener,
+            app.clone(),
+            setup.server.grace,
+            stopped,
+        ));
         let client = reqwest::Client::builder()
             .timeout(PATIENCE)
             .no_proxy()
@@ -100,6 +106,7 @@ impl Server {
         Self {
             url,
             engine,
+            app,
             text,
             client,
             stop: Some(stop),
@@ -164,7 +171,7 @@ impl Server {
         let served = tokio::time::timeout(PATIENCE, self.serving)
             .await
             .expect("the server ends");
-        served.expect("no panic").expect("no failure");
+        served.expect("no panic");
         let stopper = self.stopper;
         let stopped = tokio::task::spawn_blocking(move || stopper.stop(PATIENCE));
         stopped.await.expect("no panic").expect("the engine ends");

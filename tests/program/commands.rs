@@ -199,3 +199,84 @@ fn serve_ends_cleanly_and_logs_no_prompt() {
     );
     assert!(!log.contains("secret"), "{log}");
 }
+
+#[test]
+fn a_key_opens_the_server_and_is_never_shown_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.toml");
+    let config = path.to_str().expect("UTF-8");
+    let (code, key, lines) = run(&["key", "alice"]);
+    let key = key.trim();
+    assert_eq!((code, key.len()), (Some(0), 51), "{key}{lines}");
+    assert!(key.starts_with("tg-") && !lines.contains(key), "{lines}");
+    assert_ne!(run(&["key", "alice"]).1.trim(), key);
+    fs::write(&path, lines).expect("written");
+    let mut command = tidegate(&serve(&["--config", config, "--slots", "1"]));
+    command.env("TIDEGATE_LOG", "trace");
+    let server = Serving::of(command);
+    let close = format!("{key}0");
+    let statuses = tokio::runtime::Runtime::new()
+        .expect("a runtime")
+        .block_on(async {
+            let client = reqwest::Client::builder().no_proxy().build();
+            let client = client.expect("a client");
+            let mut statuses = Vec::new();
+            for (header, value) in [
+                ("authorization", format!("Bearer {key}")),
+                ("x-api-key", key.to_owned()),
+                ("authorization", format!("Bearer {close}")),
+                ("x-nothing", String::new()),
+            ] {
+                let request = client
+                    .post(format!("{}/v1/completions", server.url))
+                    .header(header, value)
+                    .body(r#"{"prompt": "one", "max_tokens": 1}"#);
+                let answer = request.send().await.expect("a response");
+                statuses.push(answer.status().as_u16());
+                assert!(!answer.text().await.expect("a body").contains(key));
+            }
+            statuses
+        });
+    assert_eq!(statuses, [200, 200, 401, 401]);
+    let (status, log) = server.terminate();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("key=\"alice\""), "{log}");
+    assert!(!log.contains(key), "{log}");
+    assert!(!log.contains("warning"), "{log}");
+}
+
+#[test]
+fn keys_that_cannot_be_used_are_2() {
+    check(&["key", "al ice"], 2, &["letters, digits", "'al ice'"]);
+    check(&["key", "tg-x"], 2, &["begins with tg-"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.toml");
+    let config = path.to_str().expect("UTF-8");
+    fs::write(&path, "[[key]]\nname = \"alice\"\nsha256 = \"tg-1\"").expect("written");
+    check(
+        &["serve", "--config", config],
+        2,
+        &["key 'alice': sha256 must be 64", "tidegate key NAME"],
+    );
+    check(
+        &["serve", "--cors-origin", "localhost:3000"],
+        2,
+        &["did you mean 'http://localhost:3000'?"],
+    );
+    check(
+        &["serve", "--key-streams", "0"],
+        2,
+        &["key-streams must be from 1"],
+    );
+}
+
+#[test]
+fn a_server_that_everybody_reaches_says_so() {
+    let server = Serving::of(tidegate(&["serve", "--listen", "0.0.0.0:0"]));
+    let (_, log) = server.terminate();
+    assert!(log.contains("warning: everybody who reaches"), "{log}");
+    assert!(log.contains("tidegate key NAME"), "{log}");
+    let server = Serving::of(tidegate(&serve(&[])));
+    let (_, log) = server.terminate();
+    assert!(!log.contains("warning"), "{log}");
+}

@@ -52,9 +52,8 @@ impl Serving {
             }
         };
         let log = std::thread::spawn(move || {
-            let mut rest = String::new();
-            let _ = lines.read_to_string(&mut rest);
-            rest
+            let _ = lines.read_to_string(&mut seen);
+            seen
         });
         Self {
             url,
@@ -63,7 +62,7 @@ impl Serving {
         }
     }
 
-    /// Sends SIGTERM and waits; the status and what was logged.
+    /// Sends SIGTERM and waits; the status and what was printed and logged.
     pub(crate) fn terminate(mut self) -> (ExitStatus, String) {
         let id = self.child.id().to_string();
         assert!(

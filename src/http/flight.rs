@@ -1,0 +1,46 @@
+//! A bound on requests in flight, for all clients together: one more is refused at once instead of waiting where nobody counts.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use tokio::sync::Semaphore;
+
+use super::{app::App, body, denied::Denied, error::ApiError, held};
+
+/// The places for requests in flight.
+#[derive(Debug)]
+pub struct Flights {
+    places: Arc<Semaphore>,
+    limit: usize,
+}
+
+impl Flights {
+    /// `limit` places.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(limit)),
+            limit,
+        }
+    }
+
+    /// Requests in flight now.
+    pub fn count(&self) -> usize {
+        self.limit - self.places.available_permits()
+    }
+}
+
+/// Answers the request if there is a place for it, and keeps the place until the answer is out or the client has gone.
+pub async fn bounded(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match Arc::clone(&app.flights.places).try_acquire_owned() {
+        Ok(place) => held::hold(next.run(request).await, place),
+        Err(_) => {
+            body::discard(request).await;
+            let limit = app.flights.limit;
+            ApiError::Denied(Denied::Overloaded { limit }).into_response()
+        }
+    }
+}
