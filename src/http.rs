@@ -20,7 +20,7 @@ use tower_http::{
     request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer},
     trace::TraceLayer,
 };
-use tracing::{Span, debug, field::Empty, info, info_span};
+use tracing::{Span, debug, error, field::Empty, info, info_span, warn};
 
 pub mod access;
 pub mod allowance;
@@ -47,6 +47,8 @@ pub mod usage;
 
 use app::App;
 use error::ApiError;
+
+use crate::engine::Health;
 
 /// How often samples are moved out of the histograms' buffers.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -93,7 +95,7 @@ pub fn router(app: Arc<App>) -> Router {
     open.layer(layers).with_state(app)
 }
 
-/// Serves until `stop` completes and the answers that run then have ended, or `grace` has passed.
+/// Serves until `stop` completes and the answers that run then have ended, or `grace` has passed. Meanwhile new requests are refused.
 /// A listener that fails to accept a connection goes on with the next.
 pub async fn serve(
     listener: TcpListener,
@@ -101,33 +103,49 @@ pub async fn serve(
     grace: Duration,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
-    let (stopping, mut stopped) = tokio::sync::watch::channel(false);
+    let (stopping, stopped) = tokio::sync::watch::channel(false);
     let router = router(app.clone());
-    let server = connection::serve(listener, router, app.bounds.within, stopping.subscribe());
-    let stop = async {
-        stop.await;
-        stopping.send_replace(true);
-        std::future::pending().await
+    let patience = connection::Patience {
+        head: app.bounds.within,
+        write: app.idle_timeout,
     };
-    let last_words = async {
-        let _ = stopped.wait_for(|stopping| *stopping).await;
-        tokio::time::sleep(grace).await;
+    let server = connection::serve(listener, router, patience, stopped);
+    let end = async {
+        stop.await;
+        info!(in_flight = app.flights.count(), "shutting down");
+        app.drain(); // connections are still accepted, so that whoever asks is told
+        let _ = tokio::time::timeout(grace, app.flights.none()).await;
         app.close();
+        stopping.send_replace(true);
         tokio::time::sleep(LAST_WORDS).await;
     };
     tokio::select! {
         () = server => {}
-        () = stop => {}
-        () = last_words => {}
+        () = end => {}
         () = upkeep(&app) => {}
     }
 }
 
+/// Keeps the numbers in order, and the log informed of an engine that gets stuck.
 async fn upkeep(app: &App) {
     let mut ticks = tokio::time::interval(UPKEEP);
+    let mut stuck = false;
     loop {
         ticks.tick().await;
         app.metrics.upkeep();
+        let health = app.served.engine.health();
+        match (health, stuck) {
+            (Health::Stuck { silent }, false) => {
+                let seconds = silent.as_secs();
+                error!(seconds, "the engine is stuck: no layer was completed");
+                stuck = true;
+            }
+            (Health::Idle | Health::Busy, true) => {
+                warn!("the engine gets on again");
+                stuck = false;
+            }
+            _ => {}
+        }
     }
 }
 

@@ -85,6 +85,10 @@ pub struct ServerSettings {
     pub grace: Duration,
     /// How long a client may take over a request's head, and over its body.
     pub receive_timeout: Duration,
+    /// What an answer may take.
+    pub deadline: Option<Duration>,
+    /// How long a client may leave an answer unread.
+    pub idle_timeout: Duration,
     /// Requests in flight at once.
     pub max_requests: usize,
     /// Web pages that may use the server.
@@ -101,6 +105,8 @@ impl Default for ServerSettings {
             max_body_bytes: MAX_BODY_MIB_DEFAULT << 20,
             grace: Duration::from_secs(GRACE_S_DEFAULT),
             receive_timeout: Duration::from_secs(RECEIVE_TIMEOUT_S_DEFAULT as u64),
+            deadline: None,
+            idle_timeout: EngineSettings::default().idle_timeout,
             max_requests: MAX_REQUESTS_DEFAULT,
             cors: Cors::Off,
             keys: Vec::new(),
@@ -253,6 +259,15 @@ impl ServerSettings {
             receive,
             RECEIVE_TIMEOUT_S_DEFAULT,
         )?;
+        let deadline_s = written.deadline_s;
+        let deadline_s = deadline_s.map(|s| within("deadline-s", s, 1, 24 * 3600));
+        let idle_default = EngineSettings::default().idle_timeout.as_secs() as usize;
+        let idle_s = up_to(
+            24 * 3600,
+            "idle-timeout-s",
+            written.idle_timeout_s,
+            idle_default,
+        )?;
         let requests = up_to(65_536, "max-requests", requests, MAX_REQUESTS_DEFAULT)?;
         let grace_s = usize::try_from(grace_s.unwrap_or(GRACE_S_DEFAULT)).unwrap_or(usize::MAX);
         Ok(Self {
@@ -262,6 +277,8 @@ impl ServerSettings {
             max_body_bytes: body_mib << 20,
             grace: seconds(within("grace-s", grace_s, 0, 3600)?),
             receive_timeout: seconds(receive_s),
+            deadline: deadline_s.transpose()?.map(seconds),
+            idle_timeout: seconds(idle_s),
             max_requests: requests,
             cors: Cors::check(&written.cors_origin.unwrap_or_default())?,
         })

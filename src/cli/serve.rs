@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use socket2::SockRef;
 use tokio::{net::TcpListener, runtime::Runtime};
 
 use super::{ServeArgs, failure::Failure, signals::StopSignals, source::Source, start::Loaded};
@@ -39,7 +40,7 @@ gets in, and only /health is open):
 
 Endpoints:
   POST /v1/chat/completions, /v1/completions    GET /v1/models
-  POST /tokenize, /detokenize                   GET /health, /metrics (Prometheus)
+  POST /tokenize, /detokenize                   GET /health, /slots, /metrics
 
 Log:
   One line a request on standard error, never its text. TIDEGATE_LOG=debug
@@ -49,13 +50,16 @@ Log:
 const SERVER_THREADS: usize = 2;
 /// Threads that parse and tokenise long prompts. More would take cores from the engine.
 const BLOCKING_THREADS: usize = 4;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
 /// What is left after the answers have ended gets no more than this.
 const SHUTDOWN: Duration = Duration::from_millis(500);
 
 pub(super) fn serve(args: ServeArgs, bundled: &'static [u8]) -> Result<(), Failure> {
     let file = FileSettings::read(args.config.config.as_deref())?;
-    let settings = ModelSettings::check(args.run.or(file.run))?;
+    let mut settings = ModelSettings::check(args.run.or(file.run))?;
     let server = ServerSettings::check(args.server.or(file.server))?;
+    settings.engine.idle_timeout = server.idle_timeout;
     let source = Source::new(args.model.or(file.model), bundled);
 
     let runtime = runtime()?;
@@ -105,7 +109,11 @@ pub(super) fn runtime() -> Result<Runtime, Failure> {
 
 async fn listen(address: &str) -> Result<(TcpListener, SocketAddr), Failure> {
     let bound = async {
-        let listener = TcpListener::bind(address).await?;
+        // the standard library's way, for names and its choice of addresses, but with room for a crowd
+        let listener = std::net::TcpListener::bind(address)?;
+        SockRef::from(&listener).listen(BACKLOG)?;
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
         let bound = listener.local_addr()?;
         Ok((listener, bound))
     };

@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tokio::sync::watch;
@@ -50,8 +50,22 @@ pub struct App {
     pub metrics: Metrics,
     /// **Units**: seconds since 1970. When the model was loaded.
     pub created: u64,
-    /// Set once the answers that still run must end.
-    closing: watch::Sender<bool>,
+    /// What an answer may take, unless its request allows it less.
+    pub deadline: Option<Duration>,
+    /// How long a client may leave an answer unread.
+    pub idle_timeout: Duration,
+    life: watch::Sender<Life>,
+}
+
+/// How far the server is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Takes requests.
+    Serving,
+    /// Takes none, and lets the answers end that run.
+    Draining,
+    /// The answers that still run must end.
+    Closing,
 }
 
 impl App {
@@ -68,7 +82,9 @@ impl App {
             cors: settings.cors.clone(),
             metrics,
             created: now(),
-            closing: watch::Sender::new(false),
+            deadline: settings.deadline,
+            idle_timeout: settings.idle_timeout,
+            life: watch::Sender::new(Life::Serving),
         }
     }
 
@@ -96,16 +112,26 @@ impl App {
             .collect()
     }
 
+    /// Takes no new requests from now on.
+    pub fn drain(&self) {
+        self.life.send_replace(Life::Draining);
+    }
+
+    /// Whether no new requests are taken.
+    pub fn is_draining(&self) -> bool {
+        *self.life.borrow() != Life::Serving
+    }
+
     /// Ends the answers that still run.
     pub fn close(&self) {
-        self.closing.send_replace(true);
+        self.life.send_replace(Life::Closing);
     }
 
     /// Completes when the answers that still run must end.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut closing = self.closing.subscribe();
+        let mut life = self.life.subscribe();
         async move {
-            let _ = closing.wait_for(|closing| *closing).await; // an error means that the server is gone: closed as well
+            let _ = life.wait_for(|life| *life == Life::Closing).await; // an error means that the server is gone: closed as well
         }
     }
 }

@@ -1,7 +1,11 @@
 //! Connections: accepted, served, and ended when the server ends. axum's own server sets no limit on the time a request's head may take, so that a
 //! client who sends a byte now and then would hold a connection for good.
 
-use std::{future::poll_fn, pin::pin, time::Duration};
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    time::Duration,
+};
 
 use axum::{Router, body::Body, serve::Listener};
 use futures::FutureExt;
@@ -18,6 +22,7 @@ use tokio::{
     sync::watch,
     task::JoinSet,
 };
+use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
 /// What a client is told who took too long over a head. No handler is there yet that could say it.
@@ -29,25 +34,39 @@ connection: close\r\n\
 content-length: 125\r\n\r\n\
 {\"error\":{\"message\":\"the request's head took too long\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"request_timeout\"}}";
 
-/// Serves until `stop` holds true and the connections of that moment have answered what they were asked. A head may take `head_within`, and as long a
-/// connection may wait for its next request.
+/// Connections at once. Further ones wait in the listener's backlog, and those without a request are not kept for long.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// How long a connection is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// A head may take as long, and a connection may wait as long for its next request.
+    pub head: Duration,
+    /// A client may take nothing for as long, while there is something for it.
+    pub write: Duration,
+}
+
+/// Serves until `stop` holds true and the connections of that moment have answered what they were asked.
 ///
 /// Dropping this ends all connections.
 pub async fn serve(
     mut listener: TcpListener,
     router: Router,
-    head_within: Duration,
+    patience: Patience,
     stop: watch::Receiver<bool>,
 ) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(head_within);
+        .header_read_timeout(patience.head);
     let mut connections = JoinSet::new();
     let mut stopping = pin!(stopped(stop.clone()));
     loop {
         tokio::select! {
-            (socket, _) = Listener::accept(&mut listener) => {
-                connections.spawn(connection(http.clone(), socket, router.clone(), stop.clone()));
+            (socket, _) = Listener::accept(&mut listener), if connections.len() < CONNECTIONS_MAX => {
+                let _ = socket.set_nodelay(true); // a token is a small packet that must not wait for the next
+                let mut socket = TimeoutStream::new(socket);
+                socket.set_write_timeout(Some(patience.write));
+                connections.spawn(connection(http.clone(), Box::pin(socket), router.clone(), stop.clone()));
             }
             // one that panicked has ended like any other
             Some(_) = connections.join_next() => {}
@@ -60,11 +79,10 @@ pub async fn serve(
 
 async fn connection(
     http: http1::Builder,
-    socket: TcpStream,
+    socket: Pin<Box<TimeoutStream<TcpStream>>>,
     router: Router,
     stop: watch::Receiver<bool>,
 ) {
-    let _ = socket.set_nodelay(true); // a token is a small packet that must not wait for the next
     let service = service_fn(move |request: Request<Incoming>| {
         Box::pin(router.clone().oneshot(request.map(Body::new)))
     });

@@ -116,7 +116,7 @@ impl Denied {
 }
 
 /// **Units**: whole seconds, not fewer than the wait.
-fn seconds(wait: Duration) -> u64 {
+pub(super) fn seconds(wait: Duration) -> u64 {
     let part = u64::from(wait.subsec_nanos() > 0);
     (wait.as_secs() + part).max(1)
 }

@@ -8,7 +8,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::denied::Denied;
+use super::denied::{Denied, seconds};
 use crate::{engine::request::EngineError, stage::tokenize::RequestError};
 
 /// Why a request got an error instead of an answer.
@@ -167,18 +167,19 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status(), Json(self.object())).into_response();
-        if let Self::Denied(denied) = &self {
-            denied.head(response.headers_mut());
-        }
-        if let Self::Refused {
-            error: RequestError::Engine(EngineError::QueueFull { retry_after, .. }),
-            ..
-        } = self
-        {
-            let seconds = retry_after.as_secs_f64().ceil() as u64;
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        let headers = response.headers_mut();
+        match &self {
+            Self::Denied(denied) => denied.head(headers),
+            Self::Refused {
+                error: RequestError::Engine(EngineError::QueueFull { retry_after, .. }),
+                ..
+            } => {
+                headers.insert(header::RETRY_AFTER, seconds(*retry_after).into());
+            }
+            Self::ShuttingDown => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
         }
         response
     }

@@ -56,8 +56,10 @@ async fn respond(
     let meter = Meter::start(endpoint.name(), key.clone());
     let bytes = body::read(request, app.bounds).await?;
     let defaults = app.served.sampling.clone();
-    let generation =
+    let mut generation =
         body::parsed(bytes, move |bytes| check(Body::parse(bytes)?, &defaults)).await?;
+    let deadlines = [generation.job.deadline, app.deadline];
+    generation.job.deadline = deadlines.into_iter().flatten().min();
     app.accept_model(generation.model.as_deref())?;
     let wanted = generation.job.prompts.len() * generation.job.choices;
     let streams = key.map(|key| streams(&key, wanted)).transpose()?;

@@ -20,6 +20,11 @@ use crate::engine::{Health, SlotStats};
 pub async fn health(State(app): State<Arc<App>>) -> Response {
     let (engine, stats) = (&app.served.engine, app.served.engine.stats());
     let (status, word, detail) = match engine.health() {
+        Health::Idle | Health::Busy if app.is_draining() => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "draining",
+            "the server is shutting down".into(),
+        ),
         Health::Idle => (StatusCode::OK, "ok", "idle".into()),
         Health::Busy => (StatusCode::OK, "ok", "busy".into()),
         Health::Stuck { silent } => (

@@ -112,7 +112,7 @@ pub struct ServerWritten {
 
     /// Seconds that running answers may still take after SIGINT or SIGTERM [default: 10]
     ///
-    /// New connections are refused at once. A second signal ends the process without waiting.
+    /// New requests are refused at once with status 503, and /health says `draining`. A second signal ends the process without waiting.
     #[arg(long, env = "TIDEGATE_GRACE_S", value_name = "SECONDS")]
     pub grace_s: Option<u64>,
 
@@ -121,6 +121,19 @@ pub struct ServerWritten {
     /// A slower one is told 408 and the connection is closed. A connection without a request is closed after that time as well.
     #[arg(long, env = "TIDEGATE_RECEIVE_TIMEOUT_S", value_name = "SECONDS")]
     pub receive_timeout_s: Option<usize>,
+
+    /// Seconds that an answer may take [default: no limit]
+    ///
+    /// Counted from the request to the last token, the queue included. A request may allow its answer less, with `deadline_ms`. What is late
+    /// ends with the code `deadline_exceeded`, with status 504 if nothing has been sent.
+    #[arg(long, env = "TIDEGATE_DEADLINE_S", value_name = "SECONDS")]
+    pub deadline_s: Option<usize>,
+
+    /// Seconds that a client may leave an answer unread [default: 60]
+    ///
+    /// Who stops reading holds up nobody else, but keeps a slot; after this time the slot is given to somebody else and the connection is closed.
+    #[arg(long, env = "TIDEGATE_IDLE_TIMEOUT_S", value_name = "SECONDS")]
+    pub idle_timeout_s: Option<usize>,
 
     /// Requests that may be in flight at once [default: 256]
     ///
@@ -244,6 +257,8 @@ impl ServerWritten {
             alias: self.alias.or(file.alias),
             max_body_mib: self.max_body_mib.or(file.max_body_mib),
             grace_s: self.grace_s.or(file.grace_s),
+            deadline_s: self.deadline_s.or(file.deadline_s),
+            idle_timeout_s: self.idle_timeout_s.or(file.idle_timeout_s),
             receive_timeout_s: self.receive_timeout_s.or(file.receive_timeout_s),
             max_requests: self.max_requests.or(file.max_requests),
             cors_origin: self.cors_origin.or(file.cors_origin),

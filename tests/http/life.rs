@@ -6,6 +6,7 @@ use crate::{
     server::{PATIENCE, PROMPT, Server, Setup, complete, tales},
 };
 use futures::StreamExt;
+use reqwest::header::HeaderValue;
 use serde_json::json;
 use std::{sync::mpsc::Sender, time::Duration};
 use tidegate::{engine::EngineSettings, settings::ServerSettings};
@@ -259,19 +260,29 @@ async fn shutdown_lets_running_answers_finish() {
     let body = json!({"prompt": PROMPT, "max_tokens": 8, "stream": true}).to_string();
     let running = server.post("/v1/completions", body).await;
     server.ask_to_stop();
-    let refused = async {
-        while reqwest::Client::new()
-            .get(format!("{}/health", server.url))
-            .send()
-            .await
-            .is_ok()
-        {
-            tokio::task::yield_now().await;
+    let told = async {
+        loop {
+            let health = server.get("/health").await;
+            if health.status() == 503 {
+                return json_of(health).await;
+            }
         }
     };
-    tokio::time::timeout(PATIENCE, refused)
-        .await
-        .expect("new connections are refused");
+    let told = tokio::time::timeout(PATIENCE, told).await.expect("told");
+    assert_eq!(told["status"], "draining");
+    let refused = server.post("/v1/completions", "{}").await;
+    assert_eq!(
+        (
+            refused.status().as_u16(),
+            refused.headers()["connection"].clone(),
+            json_of(refused).await["error"]["code"].clone()
+        ),
+        (
+            503,
+            HeaderValue::from_static("close"),
+            json!("shutting_down")
+        )
+    );
     drop(permits);
     let finished = events(&running.text().await.expect("a whole stream"));
     assert!(finished.done);
@@ -402,6 +413,59 @@ async fn a_deadline_ends_an_answer() {
     assert_eq!(in_time.status(), 200);
     let wrong = server.post("/v1/completions", body(false, 0)).await;
     assert_eq!(json_of(wrong).await["error"]["param"], "deadline_ms");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_may_set_deadlines_for_all() {
+    let (parrot, permits) = Parrot::new(1, 512).gated();
+    let server = Server::start(Setup {
+        parrot,
+        server: ServerSettings {
+            deadline: Some(Duration::from_millis(20)),
+            ..ServerSettings::default()
+        },
+        ..Setup::default()
+    })
+    .await;
+    let body = json!({"prompt": PROMPT, "max_tokens": 400, "deadline_ms": 60_000});
+    let late = tokio::select! {
+        late = server.post("/v1/completions", body.to_string()) => late,
+        () = step_by_step(&permits) => unreachable!(),
+    };
+    assert_eq!(late.status(), 504);
+    drop(permits);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_reader_loses_slot_and_connection() {
+    let idle_timeout = Duration::from_millis(50);
+    let server = Server::start(Setup {
+        parrot: Parrot::new(1, 16384),
+        engine: EngineSettings {
+            idle_timeout,
+            ..EngineSettings::default()
+        },
+        server: ServerSettings {
+            idle_timeout,
+            ..ServerSettings::default()
+        },
+    })
+    .await;
+    let body =
+        json!({"prompt": PROMPT, "max_tokens": 16000, "stream": true, "logprobs": 20}).to_string();
+    let idle = server.post("/v1/completions", body).await; // the head is read, the body is not
+    // whether its sequence was found idle or its connection was, the next client gets the slot
+    assert_eq!(
+        complete(&server, json!({"max_tokens": 4})).await["usage"]["completion_tokens"],
+        4
+    );
+    let rest = idle.text().await;
+    assert!(
+        rest.is_err() || !events(&rest.expect("text")).done,
+        "it was cut off"
+    );
     server.stop().await;
 }
 
