@@ -103,7 +103,8 @@ fn wrong_keys_say_what_is_wrong_and_show_no_key() {
     const SECRET: &str = "tg-secret";
     let check = |file: &str, expected: &str| {
         let error = server(file).expect_err(expected);
-        for shown in [error.to_string(), format!("{error:?}")] {
+        let written = FileSettings::parse(file, Path::new("t.toml"));
+        for shown in [error.to_string(), format!("{error:?} {written:?}")] {
             assert!(!shown.contains(SECRET), "{file:?}: {shown}");
         }
         let error = error.to_string();

@@ -1,7 +1,7 @@
 //! Settings as written. One struct is both the flags (clap, which reads the environment too) and the keys of the TOML file (serde), so the
 //! names cannot differ.
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
@@ -93,7 +93,7 @@ pub struct ModelWritten {
 pub struct ServerWritten {
     /// Address and port to listen on [default: 127.0.0.1:8080]
     ///
-    /// Without [[key]] tables in the settings file, an address other than 127.0.0.1 lets everybody use the model who reaches the port. Port 0 takes a
+    /// Without `[[key]]` tables in the settings file, an address other than 127.0.0.1 lets everybody use the model who reaches the port. Port 0 takes a
     /// free one.
     #[arg(long, env = "TIDEGATE_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
@@ -168,13 +168,13 @@ pub struct ServerWritten {
     #[arg(long, env = "TIDEGATE_KEY_TOKENS_PER_MINUTE", value_name = "N")]
     pub key_tokens_per_minute: Option<usize>,
 
-    /// Who may use the server: the [[key]] tables of the settings file, and only there.
+    /// Who may use the server: the `[[key]]` tables of the settings file, and only there.
     #[arg(skip)]
     pub key: Option<Vec<KeyWritten>>,
 }
 
 /// An API key: one `[[key]]` table of the settings file. `tidegate key NAME` writes one.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct KeyWritten {
     /// Whose it is; appears in the log and in metrics.
@@ -187,6 +187,13 @@ pub struct KeyWritten {
     pub requests_per_minute: Option<usize>,
     /// Tokens a minute, of prompts and answers.
     pub tokens_per_minute: Option<usize>,
+}
+
+impl fmt::Debug for KeyWritten {
+    /// Nothing of it: where a hash or a name belongs, somebody may have written the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyWritten").finish_non_exhaustive()
+    }
 }
 
 impl KeyWritten {
