@@ -4,5 +4,7 @@
 mod clients;
 #[path = "program/commands.rs"]
 mod commands;
+#[path = "program/events.rs"]
+mod events;
 #[path = "program/process.rs"]
 mod process;
