@@ -225,6 +225,9 @@ pub trait Backend: Sized + 'static {
     /// Prompt rows that a window of the decode lane has room for, beside a row for every slot.
     const SPARE_ROWS: usize;
 
+    /// Whether a window takes as long on either lane, because both are computed in the same way.
+    const LANES_ALIKE: bool;
+
     /// How many likeliest tokens [`outcome`](Self::outcome) tells of a row; 0 if it tells logits only.
     const CANDIDATES: usize = 0;
 

@@ -82,6 +82,8 @@ pub struct Engine<E: Executor> {
     idle_timeout: Duration,
     /// Whether no slice of the prompt lane has followed the last decode window.
     slice_owed: bool,
+    /// Windows that may begin all the same because short prompts ride in them.
+    rides_left: usize,
     windows: u64,
     /// Shares that sequences have had of windows.
     served: u64,
@@ -122,6 +124,7 @@ impl<E: Executor> Engine<E> {
             gap_max: settings.gap_max.unwrap_or(settings::GAP_MAX),
             idle_timeout: settings.idle_timeout,
             slice_owed: false,
+            rides_left: schedule::RIDES_MAX,
             windows: 0,
             served: 0,
             stopping: false,

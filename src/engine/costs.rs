@@ -28,7 +28,7 @@ impl Costs {
         self.slices.note(rows, took);
     }
 
-    /// All of a pass of the decode lane took so long. Those of the prompt lane do not count: a backend may compute them in other ways.
+    /// All of a pass took so long: one of the decode lane, or one that would take the same there.
     pub fn note_window(&mut self, rows: usize, took: Duration) {
         self.windows.note(rows, took);
     }
@@ -44,7 +44,7 @@ impl Costs {
 
     /// What a slice of about so many rows took, if there was one.
     pub fn measured_slice(&self, rows: usize) -> Option<Duration> {
-        self.slices.took(class(rows))
+        self.slices.took(rows)
     }
 
     /// What a window will take, or a bound for it.
@@ -69,36 +69,51 @@ pub fn step_down(rows: usize) -> usize {
 /// The last measurements of a class.
 #[derive(Clone, Copy, Debug)]
 struct Class {
-    /// The first `count`, in no order.
-    last: [Duration; LAST],
+    /// What rows took, and how many they were; the first `count`, in no order.
+    last: [(Duration, usize); LAST],
     count: usize,
     /// Where the next one goes.
     next: usize,
     /// The second longest of them, or the only one.
     took: Duration,
+    /// With so many rows.
+    rows: usize,
     /// Measurements of other classes since.
     age: u32,
 }
 
 impl Class {
     const EMPTY: Self = Self {
-        last: [Duration::ZERO; LAST],
+        last: [(Duration::ZERO, 0); LAST],
         count: 0,
         next: 0,
         took: Duration::ZERO,
+        rows: 0,
         age: 0,
     };
 
-    fn note(&mut self, took: Duration) {
-        self.last[self.next] = took;
+    fn note(&mut self, rows: usize, took: Duration) {
+        self.last[self.next] = (took, rows);
         self.next = (self.next + 1) % LAST;
         self.count = LAST.min(self.count + 1);
-        let mut longest = [Duration::ZERO; 2];
-        for &took in &self.last[..self.count] {
-            longest = [longest[0].max(took), longest[1].max(took.min(longest[0]))];
+        let mut longest = [Self::EMPTY.last[0]; 2];
+        for &last in &self.last[..self.count] {
+            longest = [longest[0].max(last), longest[1].max(last.min(longest[0]))];
         }
-        self.took = longest[usize::from(self.count > 1)];
+        (self.took, self.rows) = longest[usize::from(self.count > 1)];
         self.age = 0;
+    }
+
+    /// What `rows` rows take, if time is in proportion.
+    fn in_proportion(&self, rows: usize) -> Duration {
+        let times = rows as f64 / self.rows.max(1) as f64;
+        Duration::try_from_secs_f64(self.took.as_secs_f64() * times).unwrap_or(Duration::MAX)
+    }
+
+    /// What `rows` rows take, if it grows evenly from here to `above`.
+    fn on_the_way_to(&self, above: &Self, rows: usize) -> Duration {
+        let part = (rows - self.rows) as f64 / (above.rows - self.rows) as f64;
+        self.took + above.took.saturating_sub(self.took).mul_f64(part)
     }
 }
 
@@ -124,36 +139,33 @@ impl Curve {
             }
         }
         let class = &mut self.of[class(rows)];
-        class.get_or_insert(Class::EMPTY).note(took);
+        class.get_or_insert(Class::EMPTY).note(rows, took);
     }
 
-    fn took(&self, class: usize) -> Option<Duration> {
-        self.of[class].as_ref().map(|known| known.took)
+    fn took(&self, rows: usize) -> Option<Duration> {
+        self.of[class(rows)].as_ref().map(|known| known.took)
     }
 
     /// More rows never take less time.
     fn least(&self, rows: usize) -> Duration {
-        let below = (0..=class(rows)).rev();
-        below
-            .filter_map(|of| self.took(of))
-            .next()
-            .unwrap_or_default()
+        let fewer = self.of.iter().flatten().rfind(|known| known.rows <= rows);
+        fewer.map_or(Duration::ZERO, |known| known.took)
     }
 
-    /// More rows never take less time, nor more than in proportion: so neighbours bound what has not been measured.
+    /// More rows take no less time, and no more than in proportion. Between two measurements it is taken to grow evenly.
     fn expect(&self, rows: usize) -> Option<Duration> {
-        let class = class(rows);
-        let took = |of| self.took(of);
-        if let Some(took) = took(class) {
-            return Some(took);
-        }
-        let above = (class + 1..CLASSES).find_map(took);
-        let below = (0..class)
-            .rev()
-            .find_map(|of| took(of).map(|took| took.saturating_mul(1 << (class - of))));
-        match (above, below) {
-            (Some(above), Some(below)) => Some(above.min(below)),
-            (above, below) => above.or(below),
+        let above = self.of.iter().flatten().find(|known| known.rows >= rows);
+        let below = self.of.iter().flatten().rfind(|known| known.rows < rows);
+        match (below, above) {
+            (Some(below), Some(above)) => {
+                let evenly = below.on_the_way_to(above, rows);
+                // a measurement of much the same outweighs what others tell of it
+                let known = class(above.rows) == class(rows);
+                let bound = (!known).then(|| below.in_proportion(rows));
+                Some(evenly.min(bound.unwrap_or(evenly)))
+            }
+            (Some(below), None) => Some(below.in_proportion(rows)),
+            (None, above) => above.map(|known| known.took),
         }
     }
 }
@@ -181,12 +193,15 @@ mod tests {
     #[test]
     fn neighbours_bound_what_was_not_measured() {
         check(&[], &[(1, 0), (99, 0)]);
-        check(&[(1, 2)], &[(0, 2), (1, 2), (2, 4), (3, 8), (128, 256)]);
-        check(&[(100, 9)], &[(1, 9), (65, 9), (128, 9), (129, 18)]);
+        check(&[(1, 2)], &[(0, 2), (1, 2), (2, 4), (3, 6), (128, 256)]);
+        check(&[(100, 9)], &[(1, 9), (65, 9), (100, 9), (200, 18)]);
+        // A class counts as its second longest does, with its rows.
+        check(&[(5, 30), (8, 34), (6, 33)], &[(5, 33), (6, 33), (8, 44)]);
         check(
-            &[(1, 2), (128, 20)],
-            &[(2, 4), (8, 16), (16, 20), (64, 20), (256, 40)],
+            &[(1, 7), (128, 134)],
+            &[(2, 8), (8, 14), (16, 22), (64, 70), (256, 268)],
         );
+        check(&[(1, 2), (64, 317)], &[(2, 4), (16, 32)]);
         check(&[(usize::MAX, 7)], &[(usize::MAX, 7), (1, 7)]);
     }
 

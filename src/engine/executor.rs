@@ -105,6 +105,8 @@ pub struct Capacity {
     pub vocab: usize,
     /// Positions a sequence may have.
     pub context: usize,
+    /// Whether a pass takes as long on either lane.
+    pub lanes_alike: bool,
     /// How many likeliest tokens [`Outcome::Candidates`] holds; 0 if the executor does not tell them.
     pub candidates: usize,
 }

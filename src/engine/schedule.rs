@@ -3,12 +3,14 @@
 //! Knows neither clocks, outboxes nor tokens. A sequence without credit wants nothing, and one whose rows are under way is not here.
 //!
 //! 1. Decode rows first: all of a sequence's rows or none. If not all sequences fit, those served longest ago go first.
-//! 2. Prompts that are short enough for a few windows ride along, as long as the window stays within half of the pause that streams
-//!    may have. If that holds for half a chunk or more, all prompts share the spare rows and the prompt lane stays empty.
+//! 2. Where half of the pause that streams may have suffices for half a chunk or more beside them, all prompts share the spare rows of
+//!    windows, and the prompt lane stays empty.
 //! 3. Other prompts are read in chunks on the prompt lane, whose pass is left after any slice. Before each the question is whether
 //!    one more would make a stream wait too long; if so a decode window comes first. After a window at least one slice follows, so both
 //!    lanes get on.
-//! 4. In a chunk the oldest prompt is sure of half the rows, so it always gets on; the others share the other half, shortest
+//! 4. Prompts that are short enough for a few windows do not wait for a pass to end: they ride, at once and with as many rows as the
+//!    streams beside them can bear. A few such windows may follow each other; then they take turns with slices.
+//! 5. In a chunk the oldest prompt is sure of half the rows, so it always gets on; the others share the other half, shortest
 //!    remainder first, so a short prompt does not wait for a long one. What one side leaves goes to the other.
 
 use std::time::Duration;
@@ -69,6 +71,8 @@ pub struct Situation<'a> {
     pub pass_rows: Option<usize>,
     /// Whether no slice has followed the last decode window.
     pub slice_owed: bool,
+    /// Windows that may begin all the same because prompts ride in them.
+    pub rides_left: usize,
 }
 
 /// What to do.
@@ -76,6 +80,8 @@ pub struct Situation<'a> {
 pub enum Next {
     /// Begin the planned window on the decode lane.
     Window,
+    /// The same, although a slice is owed: prompts ride in it.
+    Ride,
     /// Begin the planned chunk on the prompt lane.
     Chunk,
     /// Advance the pass under way on the prompt lane.
@@ -107,7 +113,8 @@ pub fn schedule(demands: &mut [Demand], now: &Situation<'_>, plan: &mut Vec<Shar
     match (plan.is_empty(), rows) {
         (true, 0) => return Next::Nothing,
         (false, 0) => return Next::Window,
-        (false, rows) if !now.slice_owed && window.is_due(rows) => return Next::Window,
+        (false, rows) if window.comes_first(rows) => return Next::Window,
+        (false, _) if window.rides && now.rides_left > 0 => return Next::Ride,
         _ => plan.clear(),
     }
     if next == Next::Chunk {
@@ -146,8 +153,9 @@ impl Situation<'_> {
 /// Parts of a chunk that may be taken beside streams, largest first.
 const CHUNK_PARTS: [usize; 4] = [1, 2, 4, 8];
 
-/// Windows in which a prompt may be read to the end, rather than wait for its turn on the prompt lane.
-const RIDES_MAX: usize = 4;
+/// Windows in which a prompt may be read to the end, rather than wait for its turn on the prompt lane, and windows with such prompts
+/// that may follow each other without a slice between them.
+pub const RIDES_MAX: usize = 4;
 
 /// The window of the decode lane that could be begun.
 struct Window<'a> {
@@ -156,8 +164,10 @@ struct Window<'a> {
     rows: usize,
     /// Rows with logits that still fit.
     logits_rows: usize,
-    /// The longest that somebody in it has waited.
+    /// The longest that a stream in it has waited.
     waited: Duration,
+    /// Whether prompts ride that need not wait for a pass to end.
+    rides: bool,
     /// The pause that its streams may have.
     limit: Duration,
 }
@@ -169,6 +179,7 @@ impl<'a> Window<'a> {
             rows: 0,
             logits_rows: now.room.logits_rows,
             waited: Duration::ZERO,
+            rides: false,
             limit: now.gap_max,
         }
     }
@@ -180,6 +191,7 @@ impl<'a> Window<'a> {
             };
             if self.rows + rows <= self.now.room.decode_rows && rows <= self.logits_rows {
                 self.logits_rows -= rows;
+                self.waited = self.waited.max(demand.waited);
                 self.put(demand, rows, plan);
             }
         }
@@ -191,7 +203,7 @@ impl<'a> Window<'a> {
 
     /// Shares spare rows out to prompts and crosses out whoever is in, or need not be read on the prompt lane.
     fn share_prompts(&mut self, demands: &mut [Demand], plan: &mut Vec<Share>) {
-        let mut spare = self.spare();
+        let spare = self.spare(self.limit / 2);
         let chunk = left_of_all(demands).min(self.now.room.chunk_rows);
         let all = self.now.pass_rows.is_none() && chunk.div_ceil(2) <= spare;
         if all && chunk > 0 && self.logits_rows > 0 {
@@ -203,6 +215,7 @@ impl<'a> Window<'a> {
                 .for_each(|demand| demand.want = Want::Nothing);
             return;
         }
+        let mut spare = self.spare(self.pause().saturating_sub(self.waited));
         let most = RIDES_MAX.saturating_mul(spare);
         for demand in demands {
             let left = left(demand);
@@ -213,6 +226,7 @@ impl<'a> Window<'a> {
             if left <= most && rows > 0 {
                 spare -= rows;
                 self.logits_rows -= usize::from(rows == left);
+                self.rides = true;
                 self.put(demand, rows, plan);
                 demand.want = Want::Nothing;
             }
@@ -221,28 +235,32 @@ impl<'a> Window<'a> {
 
     fn put(&mut self, demand: &Demand, rows: usize, plan: &mut Vec<Share>) {
         self.rows += rows;
-        self.waited = self.waited.max(demand.waited);
         plan.push(Share {
             slot: demand.slot,
             rows,
         });
     }
 
-    /// Prompt rows with which the window takes no more than half of the pause.
-    fn spare(&self) -> usize {
+    /// Prompt rows with which the window takes no longer than `most`.
+    fn spare(&self, most: Duration) -> usize {
         let mut rows = self.now.room.decode_rows;
-        while rows > self.rows && self.now.costs.window(rows) > self.limit / 2 {
-            rows = step_down(rows);
+        while rows > self.rows && self.now.costs.window(rows) > most {
+            rows -= rows.div_ceil(8);
         }
         rows.saturating_sub(self.rows)
     }
 
-    /// Whether it would end too late after one more slice of a pass of so many rows. That slice counts twice, because a device may be
-    /// behind by one, and a tenth of the pause is left for what comes between.
-    fn is_due(&self, pass_rows: usize) -> bool {
+    /// The pause, less a tenth of it for what comes between.
+    fn pause(&self) -> Duration {
+        self.limit * 9 / 10
+    }
+
+    /// Whether it comes before the next slice of a pass of so many rows.
+    fn comes_first(&self, pass_rows: usize) -> bool {
+        // It would end too late after one more slice. That counts twice, because a device may be behind by one.
         let costs = self.now.costs;
-        let slices = 2 * costs.slice(pass_rows);
-        self.waited + slices + costs.window(self.rows) > self.limit * 9 / 10
+        let ends = self.waited + 2 * costs.slice(pass_rows) + costs.window(self.rows);
+        !self.now.slice_owed && (self.rides || ends > self.pause())
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     active::{Choice, Ending},
     executor::{Executor, Lane, Outcome, Progress, Span},
     request::EngineError,
-    schedule::{Next, Share, Situation, schedule},
+    schedule::{Next, RIDES_MAX, Share, Situation, schedule},
     steps::Step,
 };
 
@@ -127,9 +127,14 @@ impl<E: Executor> Engine<E> {
                 .as_ref()
                 .map(Flight::rows),
             slice_owed: self.slice_owed,
+            rides_left: self.rides_left,
         };
         match schedule(&mut self.demands, &now, &mut self.plan) {
             Next::Window => self.begin(Lane::Decode, started),
+            Next::Ride => {
+                self.rides_left -= 1;
+                self.begin(Lane::Decode, started)
+            }
             Next::Chunk => self.begin(Lane::Prompt, started),
             Next::Slice => self.advance(Lane::Prompt),
             Next::Nothing => Ok(Turn::Idle),
@@ -180,6 +185,9 @@ impl<E: Executor> Engine<E> {
             self.costs.note_slice(rows, self.executor.now() - started);
         }
         self.slice_owed = lane == Lane::Decode;
+        if lane == Lane::Prompt {
+            self.rides_left = RIDES_MAX.min(self.rides_left + 1);
+        }
         Ok(Turn::Busy)
     }
 
@@ -251,7 +259,7 @@ impl<E: Executor> Engine<E> {
             sample: sampled - computed,
             emit: self.executor.now() - sampled,
         };
-        if lane == Lane::Decode {
+        if lane == Lane::Decode || self.board.capacity.lanes_alike {
             self.costs.note_window(rows, parts.total());
         }
         self.tell(flight.census, generated, parts);

@@ -66,9 +66,8 @@ pub(crate) struct Calls {
     pub(crate) clock: AtomicU64,
     /// Sequences begun: spans that start at position 0.
     pub(crate) started: AtomicU64,
-    /// **Units**: nanoseconds, as `clock`. The longest slice of the prompt lane, and the longest window of the decode lane that held
-    /// no more rows than sequences.
-    pub(crate) longest: [AtomicU64; Lane::COUNT],
+    /// **Units**: nanoseconds, as `clock`. The longest slice of the prompt lane.
+    pub(crate) longest_slice: AtomicU64,
 }
 
 /// The failure it was told to have.
@@ -106,10 +105,7 @@ struct Row {
 pub(crate) struct Pass {
     lane: Lane,
     rows: Vec<Row>,
-    slots: usize,
     layers: usize,
-    /// **Units**: nanoseconds. In all (decode lane), or its last layer (prompt lane).
-    took: u64,
 }
 
 /// What a row that was asked came to.
@@ -243,9 +239,7 @@ impl Executor for Fake {
         Ok(Pass {
             lane,
             rows: rows.collect(),
-            slots: spans.len(),
             layers: 0,
-            took: 0,
         })
     }
 
@@ -276,12 +270,9 @@ impl Executor for Fake {
             });
             let took = took.as_nanos() as u64;
             self.behaviour.calls.clock.fetch_add(took, Relaxed);
-            pass.took = match pass.lane {
-                Lane::Decode => pass.took + took,
-                Lane::Prompt => took,
-            };
-            if pass.lane == Lane::Prompt || pass.rows.len() == pass.slots {
-                self.behaviour.calls.longest[pass.lane as usize].fetch_max(pass.took, Relaxed);
+            if pass.lane == Lane::Prompt {
+                let longest = &self.behaviour.calls.longest_slice;
+                longest.fetch_max(took, Relaxed);
             }
         }
         // From the first layer on, what the pass touches is changed.

@@ -16,7 +16,7 @@ use tidegate::engine::{
     request::{EngineError, Output, Request, Sampling, Token},
 };
 
-use crate::fake::{Behaviour, Broken, Cost, End, Fake, VOCAB, mix, solo};
+use crate::fake::{Behaviour, Broken, Cost, End, Fake, VOCAB, Work, mix, solo};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -47,9 +47,6 @@ impl Dice {
     }
 }
 
-/// A machine whose windows take as long as others before them do not tell.
-const MOODY: Cost = |work| Duration::from_millis(30 + 7 * (work.position % 11) as u64);
-
 /// Machines on which the schedule comes to different ends: a clock that stands, prompts that ride, prompts on their own lane,
 /// and windows that take longer than a pause may.
 const COSTS: [Cost; 5] = [
@@ -60,8 +57,12 @@ const COSTS: [Cost; 5] = [
         Lane::Prompt => Duration::from_millis(20),
     },
     |work| Duration::from_millis(30 + 7 * work.layer as u64),
-    MOODY,
+    |work| Duration::from_millis(30 + 7 * (work.position % 11) as u64),
 ];
+/// Of these, the one whose lanes take different times.
+const LANES_DIFFER: usize = 2;
+/// And the one whose windows take as long as others before them do not tell, so that nothing can be promised.
+const MOODY: usize = 4;
 
 /// One request and what became of it. Its number is its place in the list.
 struct Client {
@@ -151,8 +152,10 @@ struct Evening {
     capacity: Capacity,
     settings: EngineSettings,
     behaviour: Behaviour,
-    /// Nobody can promise anything on its machine.
-    moody: bool,
+    /// Of [`COSTS`].
+    machine: usize,
+    /// The most so far.
+    slots_busy: usize,
     clients: Vec<Client>,
     /// Requests that have been seen in a slot.
     started: HashSet<usize>,
@@ -161,6 +164,7 @@ struct Evening {
 impl Evening {
     fn new(seed: u64) -> Self {
         let mut dice = Dice(mix(seed));
+        let machine = dice.below(COSTS.len());
         let capacity = Capacity {
             slots: dice.from(1, 5),
             pages: dice.from(1, 12),
@@ -170,6 +174,7 @@ impl Evening {
             layers: dice.from(1, 5),
             vocab: VOCAB,
             context: dice.pick(&[2, 20, 64, 65, 200, 400]),
+            lanes_alike: machine != LANES_DIFFER,
             candidates: dice.pick(&[0, 1, 6, VOCAB]),
         };
         let settings = EngineSettings {
@@ -180,7 +185,6 @@ impl Evening {
             idle_timeout: dice.pick(&[MS, 200 * MS, 10_000 * MS, Duration::MAX]),
             ..EngineSettings::default()
         };
-        let machine = dice.below(COSTS.len());
         let behaviour = Behaviour {
             fail_at: dice.once_in(8).then(|| dice.from(1, 300) as u64),
             poison: dice.once_in(4).then_some(53),
@@ -196,7 +200,8 @@ impl Evening {
             capacity,
             settings,
             behaviour,
-            moody: COSTS.len() - 1 == machine,
+            machine,
+            slots_busy: 0,
             clients: Vec::new(),
             started: HashSet::new(),
         }
@@ -325,19 +330,26 @@ impl Evening {
 
     /// Nobody has waited longer than promised, as far as the engine could know: costs that it has not met yet may surprise it
     /// with two slices, one before each window of those that take turns.
-    fn check_gaps(&self, stats: &Stats) {
-        let longest = |lane| {
-            let longest = &self.behaviour.calls.longest[lane as usize];
-            Duration::from_nanos(longest.load(Relaxed))
-        };
+    fn check_gaps(&mut self, stats: &Stats) {
+        self.slots_busy = self.slots_busy.max(stats.slots_busy);
         let together = self.capacity.decode_rows.min(self.capacity.logits_rows);
-        let turns = self.capacity.slots.div_ceil(together) as u32;
-        let alone = turns * longest(Lane::Decode);
-        let bound = GAP_MAX.max(3 * alone) + turns * 2 * longest(Lane::Prompt);
+        let turns = self.slots_busy.div_ceil(together) as u32;
+        let layer = |layer| {
+            let rows = self.slots_busy.min(together);
+            COSTS[self.machine](&Work {
+                lane: Lane::Decode,
+                rows,
+                position: 0,
+                layer,
+            })
+        };
+        let alone: Duration = turns * (0..self.capacity.layers).map(layer).sum::<Duration>();
+        let slice = Duration::from_nanos(self.behaviour.calls.longest_slice.load(Relaxed));
+        let bound = GAP_MAX.max(3 * alone) + turns * 2 * slice;
         for held in &stats.sequences {
             let gap = held.worst_gap;
             assert!(
-                self.moody || gap <= bound,
+                self.machine == MOODY || gap <= bound,
                 "{held:?} has waited for {gap:?} of {bound:?} in {:?} with {:?}: windows took up to {alone:?} in turns of {turns}",
                 self.capacity,
                 self.settings

@@ -63,6 +63,7 @@ impl Parrot {
             layers: LAYERS,
             vocab: 0,
             context,
+            lanes_alike: false,
             candidates: 0,
         };
         Self {
