@@ -107,6 +107,16 @@ DEVICE u32 half_at(const u8* at) { return *(const u16*)at; }
 /// The same bit or bits of every byte.
 DEVICE u32 of_bytes(u32 word, u32 mask) { return word & mask * 0x01010101u; }
 
+/// The low nibbles of N words, then the high ones.
+template <u32 N>
+DEVICE void nibbles(const u32* words, u32 codes[2 * N]) {
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+        codes[i] = of_bytes(words[i], 15);
+        codes[N + i] = of_bytes(words[i] >> 4, 15);
+    }
+}
+
 /// Codes above their values by BIAS, at most 127 + BIAS, as signed bytes.
 template <u32 BIAS>
 DEVICE u32 unbias(u32 word) {
@@ -217,11 +227,7 @@ struct Q4_K : Pairs {
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
         u32 w[8];
         words_at<16, 8>(block + 16 + 32 * u, w);
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            codes[i] = of_bytes(w[i], 15);
-            codes[8 + i] = of_bytes(w[i] >> 4, 15);
-        }
+        nibbles<8>(w, codes);
     }
 };
 
@@ -232,11 +238,12 @@ struct Q5_K : Pairs {
         u32 w[8], high[8];
         words_at<16, 8>(block + 48 + 32 * u, w);
         words_at<16, 8>(block + 16, high);
+        nibbles<8>(w, codes);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
             u32 two = high[i] >> 2 * u;
-            codes[i] = of_bytes(w[i], 15) | of_bytes(two, 1) << 4;
-            codes[8 + i] = of_bytes(w[i] >> 4, 15) | of_bytes(two, 2) << 3;
+            codes[i] |= of_bytes(two, 1) << 4;
+            codes[8 + i] |= of_bytes(two, 2) << 3;
         }
     }
 };
@@ -357,6 +364,12 @@ DEVICE void put_eight(uint2 magnitudes, u32 signs, u32 codes[2]) {
     codes[1] = with_signs(magnitudes.y, signs >> 4);
 }
 
+/// Index `i` of those whose low bytes are `low`, and that have BITS further bits each in `high`.
+template <u32 BITS>
+DEVICE u32 index_of(const u32* low, u32 high, u32 i) {
+    return (low[i / 4] >> 8 * (i % 4) & 255) | (high >> BITS * i & ((1 << BITS) - 1)) << 8;
+}
+
 /// 16 odd sub-scales, a nibble each.
 DEVICE void odd_nibbles(const u8* at, Head& head) {
     u32 w[2];
@@ -425,8 +438,7 @@ struct IQ2_S : Linear {
         words_at<2, 2>(block + 34 + 8 * u, signs);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
-            u32 index = (low[i / 4] >> 8 * (i % 4) & 255) | (high >> 2 * i & 3) << 8;
-            put_eight(load8(&GRID_IQ2_S[index]), signs[i / 4] >> 8 * (i % 4), codes + 2 * i);
+            put_eight(load8(&GRID_IQ2_S[index_of<2>(low, high, i)]), signs[i / 4] >> 8 * (i % 4), codes + 2 * i);
         }
     }
 };
@@ -468,24 +480,18 @@ struct IQ3_S : Linear {
         words_at<2, 2>(block + 74 + 8 * u, signs);
 #pragma unroll
         for (u32 i = 0; i < 16; i++) {
-            u32 index = (low[i / 4] >> 8 * (i % 4) & 255) | (high >> i & 1) << 8;
-            codes[i] = with_signs(load4(&GRID_IQ3_S[index]), signs[i / 8] >> 4 * (i % 8));
+            codes[i] = with_signs(load4(&GRID_IQ3_S[index_of<1>(low, high, i)]), signs[i / 8] >> 4 * (i % 8));
         }
     }
 };
 
 // ---- 32-wide types
 
-/// Four low nibbles, then four high nibbles, 16 values apart.
 template <u32 ALIGN>
 DEVICE void nibbles_at(const u8* at, u32 codes[8]) {
     u32 w[4];
     words_at<ALIGN, 4>(at, w);
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        codes[i] = of_bytes(w[i], 15);
-        codes[4 + i] = of_bytes(w[i] >> 4, 15);
-    }
+    nibbles<4>(w, codes);
 }
 
 /// Fifth bits, in value order.
@@ -537,11 +543,7 @@ struct Q5_0 : HalfScale {
     DEVICE void codes(const u8* block, u32 codes[8]) {
         u32 w[5];
         words_at<2, 5>(block + 2, w);
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            codes[i] = of_bytes(w[i + 1], 15);
-            codes[4 + i] = of_bytes(w[i + 1] >> 4, 15);
-        }
+        nibbles<4>(w + 1, codes);
         add_fifths(w[0], codes);
     }
 };
