@@ -76,14 +76,17 @@ impl Loader<'_> {
                 (Some(shape), Some(units)) => Some(self.delta(units, *shape)?),
                 _ => None,
             },
-            matvec_one: units
-                .matvec_one
-                .iter()
-                .map(|(inputs, unit)| Ok((*inputs, self.matvec(*unit, 1, *inputs)?)))
+            matvec_one: (self.types.by_inputs.iter())
+                .zip(&units.matvec_one)
+                .map(|((inputs, types), unit)| {
+                    Ok((*inputs, self.matvec(*unit, 1, types, *inputs)?))
+                })
                 .collect::<Result<_, CudaError>>()?,
             matvec: (1..)
                 .zip(&units.matvec)
-                .map(|(at, unit)| self.matvec(*unit, 1 << at, longest_input(needs)))
+                .map(|(at, unit)| {
+                    self.matvec(*unit, 1 << at, &self.types.integers, longest_input(needs))
+                })
                 .collect::<Result<_, _>>()?,
             float_matvec: units
                 .float_matvec
@@ -201,10 +204,16 @@ impl Loader<'_> {
         })
     }
 
-    /// Products of matrices whose rows have up to `inputs` values.
-    fn matvec(&self, unit: UnitId, rows: usize, inputs: usize) -> Result<MatvecKernel, CudaError> {
+    /// Products of matrices of `types` whose rows have up to `inputs` values.
+    fn matvec(
+        &self,
+        unit: UnitId,
+        rows: usize,
+        types: &[BlockType],
+        inputs: usize,
+    ) -> Result<MatvecKernel, CudaError> {
         let [threads, bytes, blocks] = self.constants(unit, "matvec_launch")?;
-        let mut staged = Kinds::of(&self.types.integers);
+        let mut staged = Kinds::of(types);
         if rows == 1 {
             // comes straight to registers
             staged.wide = false;

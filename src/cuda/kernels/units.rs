@@ -65,10 +65,10 @@ pub(super) struct Units {
     pub(super) routes: Vec<UnitId>,
     pub(super) attention: Vec<[UnitId; 3]>,
     pub(super) delta: Option<[UnitId; 2]>,
-    /// Of quantised types, if there are any: for one row by the length of the matrices' rows, and for the other buckets.
-    pub(super) matvec_one: Vec<(usize, UnitId)>,
+    /// Of quantised types: for one row those of `Types::by_inputs`, and one for each bucket of more.
+    pub(super) matvec_one: Vec<UnitId>,
     pub(super) matvec: Vec<UnitId>,
-    /// Of floats, likewise for all buckets.
+    /// Of floats, for all buckets.
     pub(super) float_matvec: Vec<UnitId>,
     pub(super) matmul: Vec<(BlockType, UnitId)>,
     pub(super) experts: Option<ExpertUnits>,
@@ -192,7 +192,7 @@ impl Units {
                 .iter()
                 .map(|(inputs, types)| {
                     let macros = typed(types).with("ROWS", 1).with("FIXED_K", inputs);
-                    (*inputs, set.add(sources::MATVEC, macros))
+                    set.add(sources::MATVEC, macros)
                 })
                 .collect(),
             matvec,
