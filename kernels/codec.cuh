@@ -6,8 +6,6 @@
 // 256-wide types (`WIDE`). A block is 16 pieces of 16 values; a *unit* is four pieces, as many as one lane unpacks at once:
 //     codes(block, u, codes)   codes[4 i ..] the 16 codes of piece i of unit u, piece i's first value being first(u, i)
 //     head(block, head)        d, dmin; scales and minima of groups of SUB values, a byte a group (scales signed)
-//     FOURS                    not 0: blocks lie on 16 bytes, and codes come in two steps: load(block, u, raw) asks for FOURS * 16 bytes, unpack(raw, u,
-//                              codes); head_of(raw, head) is of the block's first 16 bytes
 //     sub_scales(head, at)     scales by unit: unit u has the 64 / SUB bytes from byte u * 64 / SUB on
 // value = d * scale * (code - BIAS) - dmin * minimum. Layouts of units: those of LINEAR types are 64 values in a row, those of the others four runs
 // of 16 that are 32 apart.
@@ -109,6 +107,16 @@ DEVICE u32 half_at(const u8* at) { return *(const u16*)at; }
 /// The same bit or bits of every byte.
 DEVICE u32 of_bytes(u32 word, u32 mask) { return word & mask * 0x01010101u; }
 
+/// The low nibbles of N words, then the high ones.
+template <u32 N>
+DEVICE void nibbles(const u32* words, u32 codes[2 * N]) {
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+        codes[i] = of_bytes(words[i], 15);
+        codes[N + i] = of_bytes(words[i] >> 4, 15);
+    }
+}
+
 /// Codes above their values by BIAS, at most 127 + BIAS, as signed bytes.
 template <u32 BIAS>
 DEVICE u32 unbias(u32 word) {
@@ -160,10 +168,22 @@ struct Head {
     u32 minima[4];
 };
 
+/// What most 256-wide types have in common.
+struct Wide256 {
+    static constexpr bool WIDE = true, MINIMA = false;
+    static constexpr u32 BIAS = 0;
+    /// `d` times a constant; no minima, and no sub-scales yet.
+    DEVICE void plain_head(const u8* d, float factor, Head& head) {
+        head.d = half_to_float((u16)half_at(d)) * factor;
+        head.dmin = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) head.scales[i] = head.minima[i] = 0;
+    }
+};
+
 /// Unit u of LINEAR types: values 64 u .. 64 u + 63.
-struct Linear {
-    static constexpr bool WIDE = true, LINEAR = true;
-    static constexpr u32 FOURS = 0;
+struct Linear : Wide256 {
+    static constexpr bool LINEAR = true;
     DEVICE u32 first(u32 u, u32 i) { return 64 * u + 16 * i; }
     DEVICE void sub_scales(const Head& head, u32 by_unit[4]) {
 #pragma unroll
@@ -172,9 +192,8 @@ struct Linear {
 };
 
 /// Unit u of the others: half u / 2, values 16 (u mod 2) .. of each of its four runs of 32.
-struct Strided {
-    static constexpr bool WIDE = true, LINEAR = false;
-    static constexpr u32 FOURS = 0;
+struct Strided : Wide256 {
+    static constexpr bool LINEAR = false;
     DEVICE u32 first(u32 u, u32 i) { return 128 * (u >> 1) + 16 * (u & 1) + 32 * i; }
     DEVICE void sub_scales(const Head& head, u32 by_unit[4]) {
 #pragma unroll
@@ -185,70 +204,47 @@ struct Strided {
     }
 };
 
-/// `d`, `dmin` and 8 six-bit pairs of scale and minimum: the first 16 bytes of Q4_K and Q5_K.
-DEVICE void head_of_pairs(uint4 first, Head& head) {
-    const u32 w[4] = {first.x, first.y, first.z, first.w};
-    head.d = half_to_float((u16)w[0]);
-    head.dmin = half_to_float((u16)(w[0] >> 16));
-    head.scales[0] = of_bytes(w[1], 0x3f);
-    head.scales[1] = of_bytes(w[3], 0x0f) | of_bytes(w[1] >> 2, 0x30);
-    head.minima[0] = of_bytes(w[2], 0x3f);
-    head.minima[1] = of_bytes(w[3] >> 4, 0x0f) | of_bytes(w[2] >> 2, 0x30);
-    head.scales[2] = head.scales[3] = head.minima[2] = head.minima[3] = 0;
-}
+/// `d`, `dmin` and 8 six-bit pairs of scale and minimum: the first 16 bytes.
+struct Pairs : Linear {
+    static constexpr u32 SUB = 32;
+    static constexpr bool MINIMA = true;
+    DEVICE void head(const u8* block, Head& head) {
+        u32 w[4];
+        words_at<16, 4>(block, w);
+        head.d = half_to_float((u16)w[0]);
+        head.dmin = half_to_float((u16)(w[0] >> 16));
+        head.scales[0] = of_bytes(w[1], 0x3f);
+        head.scales[1] = of_bytes(w[3], 0x0f) | of_bytes(w[1] >> 2, 0x30);
+        head.minima[0] = of_bytes(w[2], 0x3f);
+        head.minima[1] = of_bytes(w[3] >> 4, 0x0f) | of_bytes(w[2] >> 2, 0x30);
+        head.scales[2] = head.scales[3] = head.minima[2] = head.minima[3] = 0;
+    }
+};
 
 /// 4 bits; sub-scales and minima of 6 bits for 32 values each.
-struct Q4_K : Linear {
-    static constexpr u32 ID = ID_Q4_K, BYTES = 144, SUB = 32, BIAS = 0, FOURS = 2;
-    static constexpr bool MINIMA = true;
-    DEVICE void head_of(uint4 raw, Head& head) { head_of_pairs(raw, head); }
-    DEVICE void head(const u8* block, Head& head) { head_of(*(const uint4*)block, head); }
-    DEVICE void load(const u8* block, u32 u, uint4 raw[FOURS]) {
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) raw[i] = load16_now(block + 16 + 32 * u + 16 * i);
-    }
-    DEVICE void unpack(const uint4 raw[FOURS], u32, u32 codes[16]) {
-        const u32 w[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            codes[i] = of_bytes(w[i], 15);
-            codes[8 + i] = of_bytes(w[i] >> 4, 15);
-        }
-    }
+struct Q4_K : Pairs {
+    static constexpr u32 ID = ID_Q4_K, BYTES = 144;
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
-        const uint4* from = (const uint4*)(block + 16 + 32 * u);
-        const uint4 raw[FOURS] = {from[0], from[1]};
-        unpack(raw, u, codes);
+        u32 w[8];
+        words_at<16, 8>(block + 16 + 32 * u, w);
+        nibbles<8>(w, codes);
     }
 };
 
 /// As Q4_K, with fifth bits before the nibbles.
-struct Q5_K : Linear {
-    static constexpr u32 ID = ID_Q5_K, BYTES = 176, SUB = 32, BIAS = 0, FOURS = 4;
-    static constexpr bool MINIMA = true;
-    DEVICE void head_of(uint4 raw, Head& head) { head_of_pairs(raw, head); }
-    DEVICE void head(const u8* block, Head& head) { head_of(*(const uint4*)block, head); }
-    DEVICE void load(const u8* block, u32 u, uint4 raw[FOURS]) {
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            raw[i] = load16_now(block + 48 + 32 * u + 16 * i);
-            raw[2 + i] = load16_now(block + 16 + 16 * i);
-        }
-    }
-    DEVICE void unpack(const uint4 raw[FOURS], u32 u, u32 codes[16]) {
-        const u32 w[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
-        const u32 high[8] = {raw[2].x, raw[2].y, raw[2].z, raw[2].w, raw[3].x, raw[3].y, raw[3].z, raw[3].w};
+struct Q5_K : Pairs {
+    static constexpr u32 ID = ID_Q5_K, BYTES = 176;
+    DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
+        u32 w[8], high[8];
+        words_at<16, 8>(block + 48 + 32 * u, w);
+        words_at<16, 8>(block + 16, high);
+        nibbles<8>(w, codes);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
             u32 two = high[i] >> 2 * u;
-            codes[i] = of_bytes(w[i], 15) | of_bytes(two, 1) << 4;
-            codes[8 + i] = of_bytes(w[i] >> 4, 15) | of_bytes(two, 2) << 3;
+            codes[i] |= of_bytes(two, 1) << 4;
+            codes[8 + i] |= of_bytes(two, 2) << 3;
         }
-    }
-    DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
-        const uint4 *low = (const uint4*)(block + 48 + 32 * u), *high = (const uint4*)(block + 16);
-        const uint4 raw[FOURS] = {low[0], low[1], high[0], high[1]};
-        unpack(raw, u, codes);
     }
 };
 
@@ -261,7 +257,7 @@ DEVICE void two_bits(const u8* bytes, u32 u, u32 align_four, u32 w[4]) {
 
 /// 2 bits; sub-scales and minima of 4 bits for 16 values each.
 struct Q2_K : Strided {
-    static constexpr u32 ID = ID_Q2_K, BYTES = 84, SUB = 16, BIAS = 0;
+    static constexpr u32 ID = ID_Q2_K, BYTES = 84, SUB = 16;
     static constexpr bool MINIMA = true;
     DEVICE void head(const u8* block, Head& head) {
         u32 w[4];
@@ -288,18 +284,15 @@ struct Q2_K : Strided {
 /// 3 bits above -4; sub-scales of 6 bits above -32 for 16 values each.
 struct Q3_K : Strided {
     static constexpr u32 ID = ID_Q3_K, BYTES = 110, SUB = 16, BIAS = 4;
-    static constexpr bool MINIMA = false;
     DEVICE void head(const u8* block, Head& head) {
+        plain_head(block + 108, 1.0f, head);
         u32 w[3];
         words_at<2, 3>(block + 96, w);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             u32 six = of_bytes(w[i & 1] >> 4 * (i >> 1), 15) | of_bytes(w[2] >> 2 * i, 3) << 4;
             head.scales[i] = unbias<32>(six);
-            head.minima[i] = 0;
         }
-        head.d = half_to_float((u16)half_at(block + 108));
-        head.dmin = 0.0f;
     }
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
         u32 w[4], high[4];
@@ -320,12 +313,9 @@ struct Q3_K : Strided {
 /// 6 bits above -32; signed sub-scales of 8 bits for 16 values each.
 struct Q6_K : Strided {
     static constexpr u32 ID = ID_Q6_K, BYTES = 210, SUB = 16, BIAS = 32;
-    static constexpr bool MINIMA = false;
     DEVICE void head(const u8* block, Head& head) {
+        plain_head(block + 208, 1.0f, head);
         words_at<2, 4>(block + 192, head.scales);
-        head.minima[0] = head.minima[1] = head.minima[2] = head.minima[3] = 0;
-        head.d = half_to_float((u16)half_at(block + 208));
-        head.dmin = 0.0f;
     }
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
         const WordsBehind at(block);
@@ -345,14 +335,11 @@ struct Q6_K : Strided {
 
 /// 4 bits that name uneven steps; sub-scales of 6 bits above -32 for 32 values each.
 struct IQ4_XS : Linear {
-    static constexpr u32 ID = ID_IQ4_XS, BYTES = 136, SUB = 32, BIAS = 0;
-    static constexpr bool MINIMA = false;
+    static constexpr u32 ID = ID_IQ4_XS, BYTES = 136, SUB = 32;
     DEVICE void head(const u8* block, Head& head) {
-        u32 w[2];
+        plain_head(block, 1.0f, head);
+        u32 w[2], low[2];
         words_at<8, 2>(block, w);
-        head.d = half_to_float((u16)w[0]);
-        head.dmin = 0.0f;
-        u32 low[2];
         spread(w[1], low);
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
@@ -361,8 +348,6 @@ struct IQ4_XS : Linear {
             u32 high = (pairs | pairs << 6 | pairs << 12 | pairs << 18) & 0x03030303u;
             head.scales[i] = unbias<32>(low[i] | high << 4);
         }
-        head.scales[2] = head.scales[3] = 0;
-        head.minima[0] = head.minima[1] = head.minima[2] = head.minima[3] = 0;
     }
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
         const u32 steps[4] = IQ4_STEPS;
@@ -379,12 +364,10 @@ DEVICE void put_eight(uint2 magnitudes, u32 signs, u32 codes[2]) {
     codes[1] = with_signs(magnitudes.y, signs >> 4);
 }
 
-/// `d` times a constant, no minima.
-DEVICE void head_of_grid(const u8* block, float factor, Head& head) {
-    head.d = half_to_float((u16)half_at(block)) * factor;
-    head.dmin = 0.0f;
-    head.scales[2] = head.scales[3] = 0;
-    head.minima[0] = head.minima[1] = head.minima[2] = head.minima[3] = 0;
+/// Index `i` of those whose low bytes are `low`, and that have BITS further bits each in `high`.
+template <u32 BITS>
+DEVICE u32 index_of(const u32* low, u32 high, u32 i) {
+    return (low[i / 4] >> 8 * (i % 4) & 255) | (high >> BITS * i & ((1 << BITS) - 1)) << 8;
 }
 
 /// 16 odd sub-scales, a nibble each.
@@ -408,10 +391,9 @@ DEVICE void odd_tops(const u8* at, u32 step, Head& head) {
 
 /// For 32 values four indices, then four sign codes and a scale.
 struct IQ2_XXS : Linear {
-    static constexpr u32 ID = ID_IQ2_XXS, BYTES = 66, SUB = 32, BIAS = 0;
-    static constexpr bool MINIMA = false;
+    static constexpr u32 ID = ID_IQ2_XXS, BYTES = 66, SUB = 32;
     DEVICE void head(const u8* block, Head& head) {
-        head_of_grid(block, 0.125f, head);
+        plain_head(block, 0.125f, head);
         odd_tops(block + 6, 8, head);
     }
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
@@ -427,10 +409,9 @@ struct IQ2_XXS : Linear {
 
 /// For 8 values a 9-bit index and a sign code, for 16 a scale.
 struct IQ2_XS : Linear {
-    static constexpr u32 ID = ID_IQ2_XS, BYTES = 74, SUB = 16, BIAS = 0;
-    static constexpr bool MINIMA = false;
+    static constexpr u32 ID = ID_IQ2_XS, BYTES = 74, SUB = 16;
     DEVICE void head(const u8* block, Head& head) {
-        head_of_grid(block, 0.125f, head);
+        plain_head(block, 0.125f, head);
         odd_nibbles(block + 66, head);
     }
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
@@ -446,10 +427,9 @@ struct IQ2_XS : Linear {
 
 /// For 8 values a 10-bit index in two places and 8 signs, for 16 a scale.
 struct IQ2_S : Linear {
-    static constexpr u32 ID = ID_IQ2_S, BYTES = 82, SUB = 16, BIAS = 0;
-    static constexpr bool MINIMA = false;
+    static constexpr u32 ID = ID_IQ2_S, BYTES = 82, SUB = 16;
     DEVICE void head(const u8* block, Head& head) {
-        head_of_grid(block, 0.125f, head);
+        plain_head(block, 0.125f, head);
         odd_nibbles(block + 74, head);
     }
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
@@ -458,18 +438,16 @@ struct IQ2_S : Linear {
         words_at<2, 2>(block + 34 + 8 * u, signs);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
-            u32 index = (low[i / 4] >> 8 * (i % 4) & 255) | (high >> 2 * i & 3) << 8;
-            put_eight(load8(&GRID_IQ2_S[index]), signs[i / 4] >> 8 * (i % 4), codes + 2 * i);
+            put_eight(load8(&GRID_IQ2_S[index_of<2>(low, high, i)]), signs[i / 4] >> 8 * (i % 4), codes + 2 * i);
         }
     }
 };
 
 /// For 4 values an index, for 32 four sign codes and a scale.
 struct IQ3_XXS : Linear {
-    static constexpr u32 ID = ID_IQ3_XXS, BYTES = 98, SUB = 32, BIAS = 0;
-    static constexpr bool MINIMA = false;
+    static constexpr u32 ID = ID_IQ3_XXS, BYTES = 98, SUB = 32;
     DEVICE void head(const u8* block, Head& head) {
-        head_of_grid(block, 0.25f, head);
+        plain_head(block, 0.25f, head);
         odd_tops(block + 66, 4, head);
     }
     DEVICE void codes(const u8* block, u32 u, u32 codes[16]) {
@@ -487,10 +465,9 @@ struct IQ3_XXS : Linear {
 
 /// For 4 values a 9-bit index in two places and 4 signs, for 32 a scale.
 struct IQ3_S : Linear {
-    static constexpr u32 ID = ID_IQ3_S, BYTES = 110, SUB = 32, BIAS = 0;
-    static constexpr bool MINIMA = false;
+    static constexpr u32 ID = ID_IQ3_S, BYTES = 110, SUB = 32;
     DEVICE void head(const u8* block, Head& head) {
-        head_of_grid(block, 1.0f, head);
+        plain_head(block, 1.0f, head);
         u32 w[1];
         words_at<2, 1>(block + 106, w);
         spread(w[0], head.scales);
@@ -503,24 +480,18 @@ struct IQ3_S : Linear {
         words_at<2, 2>(block + 74 + 8 * u, signs);
 #pragma unroll
         for (u32 i = 0; i < 16; i++) {
-            u32 index = (low[i / 4] >> 8 * (i % 4) & 255) | (high >> i & 1) << 8;
-            codes[i] = with_signs(load4(&GRID_IQ3_S[index]), signs[i / 8] >> 4 * (i % 8));
+            codes[i] = with_signs(load4(&GRID_IQ3_S[index_of<1>(low, high, i)]), signs[i / 8] >> 4 * (i % 8));
         }
     }
 };
 
 // ---- 32-wide types
 
-/// Four low nibbles, then four high nibbles, 16 values apart.
 template <u32 ALIGN>
 DEVICE void nibbles_at(const u8* at, u32 codes[8]) {
     u32 w[4];
     words_at<ALIGN, 4>(at, w);
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        codes[i] = of_bytes(w[i], 15);
-        codes[4 + i] = of_bytes(w[i] >> 4, 15);
-    }
+    nibbles<4>(w, codes);
 }
 
 /// Fifth bits, in value order.
@@ -572,11 +543,7 @@ struct Q5_0 : HalfScale {
     DEVICE void codes(const u8* block, u32 codes[8]) {
         u32 w[5];
         words_at<2, 5>(block + 2, w);
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            codes[i] = of_bytes(w[i + 1], 15);
-            codes[4 + i] = of_bytes(w[i + 1] >> 4, 15);
-        }
+        nibbles<4>(w + 1, codes);
         add_fifths(w[0], codes);
     }
 };
@@ -650,13 +617,6 @@ struct MXFP4 : Narrow {
         CASE_OF(MXFP4, __VA_ARGS__)    \
     }
 
-/// The same for codecs with FOURS.
-#define WITH_DIRECT(id, ...)        \
-    switch (id) {                   \
-        CASE_OF(Q4_K, __VA_ARGS__)  \
-        CASE_OF(Q5_K, __VA_ARGS__)  \
-    }
-
 #define FLOAT_CASE_OF(name, ...)                 \
     case ID_##name:                              \
         if constexpr (HAS_TYPE(ID_##name)) {     \
@@ -677,6 +637,5 @@ struct MXFP4 : Narrow {
 #define WIDE_TYPES                                                                                                                       \
     (BIT_OF(Q2_K) | BIT_OF(Q3_K) | BIT_OF(Q4_K) | BIT_OF(Q5_K) | BIT_OF(Q6_K) | BIT_OF(IQ2_XXS) | BIT_OF(IQ2_XS) | BIT_OF(IQ2_S) | \
      BIT_OF(IQ3_XXS) | BIT_OF(IQ3_S) | BIT_OF(IQ4_XS))
-#define DIRECT_TYPES (BIT_OF(Q4_K) | BIT_OF(Q5_K))
 #define NARROW_TYPES (BIT_OF(Q8_0) | BIT_OF(Q4_0) | BIT_OF(Q4_1) | BIT_OF(Q5_0) | BIT_OF(Q5_1) | BIT_OF(IQ4_NL) | BIT_OF(MXFP4))
 #define FLOAT_TYPES (BIT_OF(F32) | BIT_OF(F16) | BIT_OF(BF16))

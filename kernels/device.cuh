@@ -103,13 +103,7 @@ DEVICE i32 dp2a_high(i32 sum, u32 a, u32 b) {
 DEVICE uint4 load16(const void* from) { return __ldg((const uint4*)from); }
 DEVICE uint2 load8(const void* from) { return __ldg((const uint2*)from); }
 DEVICE u32 load4(const void* from) { return __ldg((const u32*)from); }
-/// `load16` that is asked for where it stands, before whatever is waited for behind it.
-DEVICE uint4 load16_now(const void* from) {
-    uint4 x;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
-    return x;
-}
-/// The same for what is read once: it leaves the first-level cache to others.
+/// `load16` for what is read once: it leaves the first-level cache to others.
 DEVICE uint4 stream16(const void* from) {
     uint4 x;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));

@@ -115,21 +115,17 @@ struct Pair : Gathered {
     }
     template <int TILES>
     __device__ __forceinline__ void store(const Table* table, const Share<TILES>& share) const {
-        u32 output = table->output + lane_output() / (2 * HALF) * HALF + lane_of() / 4;
+        const u32 output = table->output + lane_output() / (2 * HALF) * HALF + lane_of() / 4, end = outputs;
+        // by value: what a lambda reads through `this` has spilled registers
+        each_row<TILES>(table, out, outputs, [&share, output, end](float* row, int j, int e) {
+            float* at = row + output;
 #pragma unroll
-        for (int j = 0; j < TILES; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                u32 row = lane_row<TILES>() + 8 * j + e;
-                if (row >= table->rows) continue;
-                float* at = out + (u64)table->to[row] * outputs + output;
-#pragma unroll
-                for (int h = 0; h < OUTPUT_TILES; h++)
-                    if (output + 8 * h < outputs) {
-                        float gate = share.at[0][j][e + 2 * h], up = OUTPUT_TILES == 2 ? share.at[OUTPUT_TILES - 1][j][e + 2 * h] : share.at[0][j][e + 2];
-                        at[8 * h] = silu_of(gate) * up;
-                    }
-            }
+            for (int h = 0; h < OUTPUT_TILES; h++)
+                if (output + 8 * h < end) {
+                    float gate = share.at[0][j][e + 2 * h], up = OUTPUT_TILES == 2 ? share.at[OUTPUT_TILES - 1][j][e + 2 * h] : share.at[0][j][e + 2];
+                    at[8 * h] = silu_of(gate) * up;
+                }
+        });
     }
 };
 

@@ -12,22 +12,20 @@
 // Grid: (parts, groups at most + 1 for a shared expert), 32 WARPS threads; blocks of groups that are not there leave at once. The warps of a group's
 // parts take its batches (matvec.cuh; gate and up have the smaller of their two) in turn, so parts = ceil(batches / WARPS) gives every warp one.
 // Row 0 of the grid is the shared expert, if there is one. A group's rows are taken ROWS_MAX at a time.
-// Dynamic shared memory: WARPS * (SLOTS, for expert_down DOWN_SLOTS, * SLOT_BYTES + exchange) + staged, SLOT_BYTES and exchange as in `matvec.cu` with ROWS = ROWS_MAX; staged is ROWS_MAX
-// times the sum, over the forms that TYPES asks for, of n / 256 * 320, n * 19 / 16 (rounded up to 16 after multiplying) and 4 n; n is k for expert_gate_up,
-// which needs 128 * ROWS_MAX * WARPS more, and the greater of width and shared width for expert_down.
+// Dynamic shared memory: WARPS * (SLOTS, for expert_down DOWN_SLOTS, * SLOT_BYTES + exchange) + staged, SLOT_BYTES and exchange as in `matvec.cu` with
+// ROWS = ROWS_MAX (SLOT_BYTES of floats: 4192); staged is ROWS_MAX times the sum, over the forms that TYPES asks for, of n / 256 * 320, n * 19 / 16 (rounded
+// up to 16 after multiplying) and 4 n; n is k for expert_gate_up, which needs 128 * ROWS_MAX * WARPS more (and stages nothing if it has one row and TYPES
+// only 256-wide types), and the greater of width and shared width for expert_down.
 // Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
-// Macros: TYPES (codec.cuh); ROWS_MAX (1, 2, 4, 8: rows of a group that are multiplied at once); WARPS; SLOTS, DOWN_SLOTS (matvec.cuh); FIXED_K, FIXED_WIDTH,
-// SHARED_WIDTH (k, the width of the experts and that of the shared expert, 0 if there is none, where they are known: the arguments are ignored);
-// ONE_ROW (1: the window has one row, whose groups are its choices in the order of rank: of `Groups` only `ids [used]` u16 is read).
+// Macros: TYPES (codec.cuh); ROWS_MAX (1, 2, 4, 8: rows of a group that are multiplied at once. With 1 the window has one row, whose groups are its choices
+// in the order of rank: of `Groups` only `ids [used]` u16 is read); WARPS; SLOTS, DOWN_SLOTS (matvec.cuh); FIXED_K, FIXED_WIDTH, SHARED_WIDTH (k, the width
+// of the experts and that of the shared expert, 0 if there is none, where they are known: the arguments are ignored).
 #ifndef ROWS_MAX
 #define ROWS_MAX 1
 #endif
 #ifndef WARPS
 #define WARPS 2
-#endif
-#ifndef ONE_ROW
-#define ONE_ROW 0
 #endif
 #ifndef DOWN_SLOTS
 #define DOWN_SLOTS (ROWS_MAX == 1 ? 1 : SLOTS)
@@ -76,7 +74,7 @@ struct Group {
 DEVICE Group group_of(const Groups& groups, bool has_shared, const u32* live_rows) {
     u32 y = blockIdx.y, g = y - has_shared;
     bool shared = has_shared && y == 0;
-    if (ONE_ROW) return {shared, shared ? 0u : groups.ids[g], shared ? 0u : g, 1};
+    if (ROWS_MAX == 1) return {shared, shared ? 0u : groups.ids[g], shared ? 0u : g, 1};
     if (shared) return {true, 0, 0, live_rows[0]};
     u32 count = groups.count[0], first = groups.starts[g], end = groups.starts[g + 1], expert = groups.experts[g];
     if (g >= count) return {false, 0, 0, 0};
@@ -89,7 +87,7 @@ struct Places {
     Group group;
     u32 first, rows;
     DEVICE_METHOD u32 operator()(u32 r) const {
-        if (ONE_ROW) return group.first;
+        if (ROWS_MAX == 1) return group.first;
         u32 at = group.first + first + least(r, rows - 1);
         return group.shared ? at : places[at];
     }
@@ -101,17 +99,12 @@ struct Places {
 #define WIDTH_OF(given) given
 #endif
 #ifdef SHARED_WIDTH
-#define HAS_SHARED(matrices) (SHARED_WIDTH != 0)
 #define SHARED_WIDTH_OF(matrices) SHARED_WIDTH
 #else
-#define HAS_SHARED(matrices) ((matrices).gate != nullptr)
 #define SHARED_WIDTH_OF(matrices) (matrices).width
 #endif
-#ifdef FIXED_K
-#define K_OF(given) FIXED_K
-#else
-#define K_OF(given) given
-#endif
+/// Whether there is a shared expert: not for every launch of a model that has one.
+#define HAS_SHARED(matrices) (SHARED_WIDTH_OF(matrices) != 0 && (matrices).gate != nullptr)
 
 /// Rows of a group that are multiplied at once: one, or up to ROWS_MAX.
 #define WITH_ROWS(rows, ...)             \
@@ -170,6 +163,23 @@ DEVICE void staged_batch(const Job& job, u32 k, u32 first, u32 rows, u8* staged,
 #define DOWN_OWN_BYTES (DOWN_SLOTS * SLOT_BYTES + exchange_bytes(ROWS_MAX))
 #define GATES_BYTES (128 * ROWS_MAX)
 
+/// The rows of a group, ROWS_MAX at a time: `begun()` is called after the first items of the first of them have been asked for, then `multiply(place)` for
+/// each.
+template <class RingOf, class Begun, class Multiply>
+DEVICE void over_rows(RingOf& ring, u8* own, const Groups& groups, const Group& group, Begun begun, Multiply multiply) {
+    for (u32 first = 0; first < group.rows; first += ROWS_MAX) {
+        if (first) {
+            // the block is done with the rows before
+            copy_wait<0>();
+            sync_block();
+        }
+        ring.begin(own, blockIdx.x * WARPS + warp_of(), gridDim.x * WARPS);
+        if (first == 0) begun();
+        multiply(Places{groups.places, group, first, least(group.rows - first, (u32)ROWS_MAX)});
+    }
+    copy_wait<0>();
+}
+
 /// Gate and up of the places `place(r)`, r < place.rows <= R.
 template <u32 R>
 DEVICE void gate_up(Ring<2>& ring, u8* own, u8* staged, u32 k, u32 width, const Acts& from, u32 used, const Places& place, float* hidden) {
@@ -177,11 +187,9 @@ DEVICE void gate_up(Ring<2>& ring, u8* own, u8* staged, u32 k, u32 width, const 
     float* gates = (float*)(own + OWN_BYTES);
     auto row = [&](u32 r) { return place.group.shared ? place(r) : place(r) / used; };
     // of one row, activations come straight to registers
-    constexpr bool DIRECT = R == 1 && !(TYPES & ~WIDE_TYPES);
-    Wide<1> direct = {from.acts256.codes, from.acts256.scales, from.acts256.sums, k, {0}};
-    if constexpr (DIRECT) {
-        direct.rows[0] = row(0);
-    } else {
+    constexpr bool STAGED = R > 1 || TYPES & ~WIDE_TYPES;
+    const WideRow straight(from.acts256, STAGED ? 0 : row(0), k);
+    if constexpr (STAGED) {
         u32 gate = ring.types[0], up = ring.types[1];
         stage<R>(staged, gate, from, k, place.rows, row);
         if (staged_for(staged, gate, k, R) != staged_for(staged, up, k, R)) stage<R>(staged, up, from, k, place.rows, row);
@@ -196,53 +204,13 @@ DEVICE void gate_up(Ring<2>& ring, u8* own, u8* staged, u32 k, u32 width, const 
                 if (!up) gates[(r << 5) + o] = x;
                 else if (o >> bits == 0 && first + o < width) hidden[(u64)place(r) * width + first + o] = silu_of(gates[(r << 5) + o]) * x;
             };
-            if constexpr (DIRECT) {
-                WITH_WIDE(job.type, wide_batch<C, 1>(job, k / 256, first, 1, direct, ring, exchange, emit))
-            } else {
+            if constexpr (STAGED) {
                 staged_batch<R>(job, k, first, place.rows, staged, ring, exchange, emit);
+            } else {
+                WITH_WIDE(job.type, wide_batch<C, 1>(job, k / 256, first, 1, straight, ring, exchange, emit))
             }
             // where the types of gate and up differ, so do the lanes that have an output
             sync_warp();
-        }
-    }
-}
-
-/// Gate and up of a group, of a type that comes straight to registers. The group's rows are known after `wait()`, its weights before.
-template <class Wait>
-DEVICE void direct_gate_up(const u8* const weights[2], u32 type, u32 k, u32 width, const Acts256& from, const Groups& groups, Group group, float* hidden,
-                           float4* entries, Wait wait, const u32* live_rows) {
-    u32 batch = blockIdx.x * WARPS + warp_of(), step = gridDim.x * WARPS;
-    if (ONE_ROW || ROWS_MAX == 1) {
-        // a row at a time; more than one only where somebody wants it so
-        for (u32 r = 0; r < group.rows; r++) {
-            u32 place = 0;
-            auto acts = [&] {
-                if (r == 0) wait();
-                if (group.shared && !ONE_ROW) group.rows = live_rows[0];
-                place = Places{groups.places, group, r, 1}(0);
-                return Wide<1>{from.codes, from.scales, from.sums, k, {ONE_ROW ? 0 : group.shared ? place : place / groups.used}};
-            };
-            auto emit = [&](u32 o, const float sums[2]) { hidden[(u64)place * width + o] = silu_of(sums[0]) * sums[1]; };
-            WITH_DIRECT(type, (direct_batches<C, 2>(Direct<C>(width, k), weights, batch, step, entries, acts, emit)))
-        }
-        return;
-    }
-    wait();
-    if (group.shared) group.rows = live_rows[0];
-    for (u32 first = 0; first < group.rows; first += ROWS_MAX) {
-        u32 rows = least(group.rows - first, (u32)ROWS_MAX);
-        // lane r has the place of row r
-        const u32 place = Places{groups.places, group, first, rows}(lane_of()), row = group.shared ? place : place / groups.used;
-        if (rows == 1) {
-            auto acts = [&] { return Wide<1>{from.codes, from.scales, from.sums, k, {row}}; };
-            auto emit = [&](u32 o, const float sums[2]) { hidden[(u64)place * width + o] = silu_of(sums[0]) * sums[1]; };
-            WITH_DIRECT(type, (direct_batches<C, 2>(Direct<C>(width, k), weights, batch, step, entries, acts, emit)))
-        } else {
-            auto acts = [&](u32 r) { return Wide<1>{from.codes, from.scales, from.sums, k, {shfl(row, r)}}; };
-            auto emit = [&](u32 o, u32 r, float gate, float up) {
-                hidden[(u64)Places{groups.places, group, first, rows}(r) * width + o] = silu_of(gate) * up;
-            };
-            WITH_DIRECT(type, (direct_rows<C, 2, ROWS_MAX>(Direct<C>(width, k), weights, batch, step, rows, entries, acts, emit)))
         }
     }
 }
@@ -270,35 +238,16 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
         if (group.rows == 0) return;
         ring.weights[0] = (const u8*)gate.at[group.expert], ring.weights[1] = (const u8*)up.at[group.expert];
     }
-    if constexpr (DIRECT_TYPES_HERE != 0) {
-        if (ring.types[0] == ring.types[1] && is_direct(ring.types[0])) {
-            float* to = is_shared ? shared.hidden : hidden;
-            auto wait = [&] {
-                if (!is_shared) return;
-                wait_for_previous();
-                release_next();
-            };
-            direct_gate_up(ring.weights, ring.types[0], k, width, from.acts256, groups, group, to, (float4*)own, wait, live_rows);
-            return;
-        }
-    }
-    for (u32 first = 0; first < group.rows; first += ROWS_MAX) {
-        if (first) {
-            // the block is done with the rows before
-            copy_wait<0>();
-            sync_block();
-        }
-        ring.begin(own, blockIdx.x * WARPS + warp_of(), gridDim.x * WARPS);
-        if (is_shared && first == 0) {
-            // its weights do not depend on what this waits for
-            wait_for_previous();
-            release_next();
-            group = group_of(groups, true, live_rows);
-        }
-        Places place = {groups.places, group, first, least(group.rows - first, (u32)ROWS_MAX)};
+    auto begun = [&] {
+        // the shared expert's weights do not depend on what this waits for
+        if (!is_shared) return;
+        wait_for_previous();
+        release_next();
+        group = group_of(groups, true, live_rows);
+    };
+    over_rows(ring, own, groups, group, begun, [&](const Places& place) {
         WITH_ROWS(place.rows, gate_up<R>(ring, own, staged, k, width, from, groups.used, place, is_shared ? shared.hidden : hidden);)
-    }
-    copy_wait<0>();
+    });
 }
 
 /// Quantises rows `from(r)`, r < rows <= R, of `width` values to where a block keeps them.
@@ -326,40 +275,6 @@ DEVICE void down(Ring<1, DOWN_SLOTS>& ring, u8* own, u8* staged, u32 k, u32 widt
     }
 }
 
-/// Down of a group, of a type that comes straight to registers.
-DEVICE void direct_down(const u8* const weights[1], u32 type, u32 k, u32 width, const Groups& groups, const Group& group, const float* hidden, float* outputs,
-                        u8* staged, float4* entries) {
-    u32 batch = blockIdx.x * WARPS + warp_of(), step = gridDim.x * WARPS;
-    for (u32 first = 0; first < group.rows; first += ROWS_MAX) {
-        const Places place = {groups.places, group, first, least(group.rows - first, (u32)ROWS_MAX)};
-        // brings the rows that `hidden` has to shared memory
-        auto bring = [&] {
-            if (first == 0) {
-                wait_for_previous();
-                release_next();
-            } else {
-                sync_block();
-            }
-            quantise_wide(staged, width, place.rows, [&](u32 r) { return hidden + (u64)place(r) * width; });
-            sync_block();
-        };
-        if (ROWS_MAX == 1 || place.rows == 1) {
-            auto acts = [&] {
-                bring();
-                return WideShared{staged, width / 256};
-            };
-            float* to = outputs + (u64)place(0) * k;
-            auto emit = [&](u32 o, const float sums[1]) { to[o] = sums[0]; };
-            WITH_DIRECT(type, (direct_batches<C, 1>(Direct<C>(k, width), weights, batch, step, entries, acts, emit)))
-        } else {
-            bring();
-            auto acts = [&](u32 r) { return WideShared{staged + r * (width / 256) * RECORD_BYTES, width / 256}; };
-            auto emit = [&](u32 o, u32 r, float, float x) { outputs[(u64)place(r) * k + o] = x; };
-            WITH_DIRECT(type, (direct_rows<C, 1, ROWS_MAX>(Direct<C>(k, width), weights, batch, step, place.rows, entries, acts, emit)))
-        }
-    }
-}
-
 KERNEL_MIN(32 * WARPS, MIN_BLOCKS)
 expert_down(Groups groups, ExpertMatrix matrix, u32 k_given, u32 width_given, const float* hidden, float* outputs, SharedMatrices shared, const u32* live_rows) {
     DYNAMIC_SHARED(memory);
@@ -374,27 +289,13 @@ expert_down(Groups groups, ExpertMatrix matrix, u32 k_given, u32 width_given, co
     ring.outputs = k, ring.k = width;
     ring.types[0] = is_shared ? shared.down_type : matrix.type;
     if (group.rows) ring.weights[0] = is_shared ? shared.down : (const u8*)matrix.at[group.expert];
-    if constexpr (DIRECT_TYPES_HERE != 0) {
-        if (is_direct(ring.types[0])) {
-            direct_down(ring.weights, ring.types[0], k, width, groups, group, is_shared ? shared.hidden : hidden, is_shared ? shared.outputs : outputs, staged,
-                        (float4*)own);
-            return;
-        }
-    }
-    for (u32 first = 0; first < group.rows; first += ROWS_MAX) {
-        if (first) {
-            copy_wait<0>();
-            sync_block();
-        }
-        ring.begin(own, blockIdx.x * WARPS + warp_of(), gridDim.x * WARPS);
-        if (first == 0) {
-            wait_for_previous();
-            release_next();
-        }
-        Places place = {groups.places, group, first, least(group.rows - first, (u32)ROWS_MAX)};
+    auto begun = [&] {
+        wait_for_previous();
+        release_next();
+    };
+    over_rows(ring, own, groups, group, begun, [&](const Places& place) {
         WITH_ROWS(place.rows, down<R>(ring, own, staged, k, width, place, is_shared ? shared.hidden : hidden, is_shared ? shared.outputs : outputs);)
-    }
-    copy_wait<0>();
+    });
 }
 
 /// How these kernels are launched: threads, bytes of shared memory beside staged rows of each.

@@ -5,7 +5,7 @@
 //
 // `float_matvec`: rows r < live[0] of `from` [rows, k] f32, a row every `stride` values; matrix m: `weights [outputs, k]` of the type `type` ->
 // `to [rows, outputs] f32`, a row every `to_stride` values. Blocks `first_block ..` of the grid, `blocks` of them, share its outputs evenly, at most OUTPUTS
-// at a time. A small matrix wants a block an output: what a block waits for then is one trip to memory.
+// at a time (matrices.cuh). A small matrix wants a block an output: what a block waits for then is one trip to memory.
 //
 // Weights and activations come to shared memory in pieces of PIECE values, STAGES of them under way. Four lanes have an output of a row, four chains each.
 //
@@ -16,6 +16,7 @@
 // Macros: TYPES (codec.cuh; only float types count); ROWS (1, 2, 4, 8, 16: rows of a block); STAGES.
 #include "codec.cuh"
 #include "device.cuh"
+#include "matrices.cuh"
 
 #ifndef ROWS
 #define ROWS 1
@@ -38,21 +39,6 @@
 /// Outputs that the block's threads multiply at once, and how often they do.
 #define AT_ONCE (THREADS / 4 / ROWS)
 #define TURNS ((OUTPUTS + AT_ONCE - 1) / AT_ONCE)
-
-struct Matrix {
-    const u8* weights;
-    float* to;
-    u32 outputs;
-    u32 to_stride;
-    u32 type;
-    u32 first_block;
-    u32 blocks;
-    u32 unused;
-};
-
-struct Matrices {
-    Matrix of[4];
-};
 
 /// Values `first ..` of `rows` rows of `bytes` bytes a value, `pitch` bytes apart, to shared memory; zeros from `k` to the next multiple of 16.
 template <u32 bytes>
@@ -177,10 +163,7 @@ struct Work {
 
 KERNEL_MIN(THREADS, 2) float_matvec(const __grid_constant__ Matrices matrices, u32 count, u32 k, const float* from, u64 stride, const u32* live_rows) {
     DYNAMIC_SHARED(shared);
-    u32 m = 0;
-#pragma unroll
-    for (u32 i = 1; i < 4; i++) m += i < count && blockIdx.x >= matrices.of[i].first_block;
-    const Matrix& matrix = matrices.of[m];
+    const Matrix& matrix = matrix_of(matrices, count);
     u32 each = least(ceil_div(matrix.outputs, matrix.blocks), (u32)OUTPUTS);
     const Work work = {matrix, shared, k, from + blockIdx.y * ROWS * stride, stride, (blockIdx.x - matrix.first_block) * each, matrix.blocks * each, k % 8 == 0 && stride % 4 == 0};
     WITH_FLOAT(matrix.type, work.run<ID>(live_rows))

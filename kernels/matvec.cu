@@ -1,54 +1,35 @@
-// Products of up to 16 rows of activations with up to four matrices that read them.
+// Products of up to 16 rows of activations with up to four matrices of quantised weights that read them. Those of floats: float_matvec.cu.
 //
 //     to[r, o] = sum over i of matrix[o, i] * from[r, i]
 //
-// `matvec`: rows r < live[0] of `from` [rows, k], in the form that a matrix's type asks for (Acts256, Acts32 or f32, a row every `stride` values);
-// matrix m: `weights [outputs, k]` of the type `type` -> `to [rows, outputs] f32`, a row every `to_stride` values. Blocks `first_block ..` of the grid,
-// `blocks` of them, work on it.
+// `matvec`: rows r < live[0] of `from` [rows, k], in the form that a matrix's type asks for (Acts256 or Acts32); matrix m: `weights [outputs, k]` of the
+// type `type` -> `to [rows, outputs] f32`, a row every `to_stride` values. Blocks `first_block ..` of the grid, `blocks` of them, work on it (matrices.cuh).
 // Exact: the canonical arithmetic of `src/cpu/kernels.rs`, so the same bits as the CPU (a NaN's payload aside), whatever the grid and the macros.
 //
 // Grid: (sum of the matrices' `blocks`, ceil(rows / ROWS)), 32 WARPS threads. A matrix has ceil(outputs / batch) batches: of 32 / B outputs for
-// 256-wide types, B the power of two from k / 256 up, at most 8; of 4 for 32-wide types; of 2 for floats. Its warps take them in turn. With few rows as
-// many warps as batches; with more rows no more blocks than the card holds at once, so that activations are brought in once a block.
+// 256-wide types, B the power of two from k / 256 up, at most 8; of 4 for 32-wide types. Its warps take them in turn. With few rows as many warps as
+// batches; with more rows no more blocks than the card holds at once, so that activations are brought in once a block.
 // Dynamic shared memory: WARPS * (SLOTS * SLOT_BYTES + exchange) + staged.
-//     SLOT_BYTES  the most over TYPES of 32 * block bytes + 192 (256-wide), 128 * block bytes + 192 (32-wide), 4192 (floats)
+//     SLOT_BYTES  the most over TYPES of 32 * block bytes + 192 (256-wide), 128 * block bytes + 192 (32-wide)
 //     exchange    512 + 512 * min(ROWS, 8) if TYPES has a 256-wide type, else 0
-//     staged      ROWS * the most over the forms that are in STAGED and that TYPES asks for of k / 256 * 320 (FORM_256), k * 19 / 16 (FORM_32),
-//                 4 k (FORM_FLOAT); rounded up to 16
+//     staged      ROWS * the most over the forms that TYPES asks for of k / 256 * 320 (Acts256; nothing for one row, which comes straight to registers)
+//                 and k * 19 / 16 (Acts32); rounded up to 16
 // Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
-// Macros: TYPES (codec.cuh); ROWS (1, 2, 4, 8, 16: rows of a block); WARPS; SLOTS (matvec.cuh); STAGED (the forms in which a block brings activations
-// to shared memory first); FIXED_K (k, if it is known: the
-// argument is ignored. Then one row of 256-wide types takes a shorter way, matvec.cuh).
+// Macros: TYPES (codec.cuh; float types do not count); ROWS (1, 2, 4, 8, 16: rows of a block); WARPS; SLOTS (matvec.cuh); FIXED_K (k, if it is known: the
+// argument is ignored).
 #ifndef ROWS
 #define ROWS 1
 #endif
 #ifndef WARPS
 #define WARPS (ROWS <= 2 ? 2 : 4)
 #endif
-#ifndef STAGED
-#define STAGED (ROWS == 1 ? FORM_32 | FORM_FLOAT : FORM_256 | FORM_32 | FORM_FLOAT)
-#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS (ROWS == 1 ? 16 / WARPS : ROWS <= 8 ? 12 / WARPS : 8 / WARPS)
 #endif
 #include "device.cuh"
+#include "matrices.cuh"
 #include "matvec.cuh"
-
-struct Matrix {
-    const u8* weights;
-    float* to;
-    u32 outputs;
-    u32 to_stride;
-    u32 type;
-    u32 first_block;
-    u32 blocks;
-    u32 unused;
-};
-
-struct Matrices {
-    Matrix of[4];
-};
 
 /// Row `r` of a block, or its last row.
 struct Row {
@@ -56,37 +37,16 @@ struct Row {
     DEVICE_METHOD u32 operator()(u32 r) const { return first + least(r, live - 1); }
 };
 
-KERNEL_MIN(32 * WARPS, MIN_BLOCKS) matvec(const __grid_constant__ Matrices matrices, u32 count, u32 k_given, Acts256 acts256, Acts32 acts32, const float* floats, u64 stride,
-                          const u32* live_rows) {
+KERNEL_MIN(32 * WARPS, MIN_BLOCKS)
+matvec(const __grid_constant__ Matrices matrices, u32 count, u32 k_given, Acts256 acts256, Acts32 acts32, const u32* live_rows) {
     DYNAMIC_SHARED(shared);
-#ifdef FIXED_K
-    constexpr u32 k = FIXED_K;
-#else
-    const u32 k = k_given;
-#endif
-    u32 m = 0;
-#pragma unroll
-    for (u32 i = 1; i < 4; i++) m += i < count && blockIdx.x >= matrices.of[i].first_block;
-    const Matrix& matrix = matrices.of[m];
+    const u32 k = K_OF(k_given);
+    const Matrix& matrix = matrix_of(matrices, count);
     const u32 type = matrix.type;
     u8* own = shared + warp_of() * (SLOTS * SLOT_BYTES + exchange_bytes(ROWS));
     u8* exchange = own + SLOTS * SLOT_BYTES;
     u8* staged = shared + WARPS * (SLOTS * SLOT_BYTES + exchange_bytes(ROWS));
     u32 first_batch = (blockIdx.x - matrix.first_block) * WARPS + warp_of(), warps = matrix.blocks * WARPS;
-
-    if constexpr (ROWS == 1 && !(STAGED & FORM_256) && DIRECT_TYPES_HERE != 0) {
-        if (is_direct(type)) {
-            auto wait = [&] {
-                wait_for_previous();
-                release_next();
-                return Wide<1>{acts256.codes, acts256.scales, acts256.sums, k, {blockIdx.y}};
-            };
-            auto emit = [&](u32 o, const float sums[1]) { matrix.to[(u64)blockIdx.y * matrix.to_stride + o] = sums[0]; };
-            const u8* weights[1] = {matrix.weights};
-            WITH_DIRECT(type, (direct_batches<C, 1>(Direct<C>(matrix.outputs, k), weights, first_batch, warps, (float4*)own, wait, emit)))
-            return;
-        }
-    }
 
     Ring<1> ring;
     ring.weights[0] = matrix.weights, ring.types[0] = type, ring.outputs = matrix.outputs, ring.k = k;
@@ -116,45 +76,19 @@ KERNEL_MIN(32 * WARPS, MIN_BLOCKS) matvec(const __grid_constant__ Matrices matri
         auto all = [&](const auto& acts) {
             WITH_WIDE(type, each([&](u32 first, auto emit) { wide_batch<C, ROWS>(job, k / 256, first, row.live, acts, ring, exchange, emit); }))
         };
-        if constexpr (STAGED & FORM_256) {
+        if constexpr (ROWS == 1) {
+            all(WideRow(acts256, blockIdx.y, k));
+        } else {
             stage_wide(staged, acts256, k, row.live, row);
             sync_block();
             all(WideShared{staged, k / 256});
-        } else {
-            Wide<ROWS> acts = {acts256.codes, acts256.scales, acts256.sums, k};
-#pragma unroll
-            for (u32 r = 0; r < ROWS; r++) acts.rows[r] = row(r);
-            all(acts);
         }
     } else if (is_narrow(type)) {
-        auto all = [&](const auto& acts) {
-            WITH_NARROW(type, each([&](u32 first, auto emit) { narrow_batch<C, ROWS>(job, k / 32, first, row.live, acts, ring, emit); }))
-        };
-        if constexpr (STAGED & FORM_32) {
-            Acts32 to = narrow_at(staged, k, ROWS);
-            stage_narrow(to, acts32, k, row.live, row);
-            sync_block();
-            all(narrow_shared(to, k));
-        } else {
-            Narrows<ROWS> acts = {acts32.codes, acts32.scales, acts32.sums, k};
-#pragma unroll
-            for (u32 r = 0; r < ROWS; r++) acts.rows[r] = row(r);
-            all(acts);
-        }
-    } else if (TYPES & FLOAT_TYPES) {
-        auto all = [&](const auto& acts) {
-            WITH_FLOAT(type, each([&](u32 first, auto emit) { float_batch<ID, ROWS>(job, k, first, row.live, acts, ring, emit); }))
-        };
-        if constexpr (STAGED & FORM_FLOAT) {
-            stage_floats((float*)staged, floats, stride, k, row.live, row);
-            sync_block();
-            all(FloatsShared{(const float*)staged, k});
-        } else {
-            Floats<ROWS> acts = {floats, stride};
-#pragma unroll
-            for (u32 r = 0; r < ROWS; r++) acts.rows[r] = row(r);
-            all(acts);
-        }
+        const Acts32 to = narrow_at(staged, k, ROWS);
+        stage_narrow(to, acts32, k, row.live, row);
+        sync_block();
+        const NarrowShared acts = narrow_shared(to, k);
+        WITH_NARROW(type, each([&](u32 first, auto emit) { narrow_batch<C, ROWS>(job, k / 32, first, row.live, acts, ring, emit); }))
     }
     copy_wait<0>();
 }

@@ -11,11 +11,9 @@
 // 32-wide types. Lane = (output, chain): four outputs, eight chains of fused multiply-adds each, block b in chain b mod 8; nothing is exchanged but the
 // chains at the end. Float types. Lane = (output, chain): two outputs, sixteen chains each, value i in chain i mod 16.
 //
-// One row and 256-wide types whose blocks lie on 16 bytes: likewise, but the bytes of a lane's units come straight to its registers, two items ahead.
-//
 // All in the order of `src/cpu/kernels.rs`, so with its bits. A row's numbers depend on nothing but the row and the matrix.
 //
-// Macros: TYPES (codec.cuh), SLOTS (places of a warp's ring).
+// Macros: TYPES (codec.cuh), SLOTS (places of a warp's ring), FIXED_K (the length of a product's rows where it is known; `K_OF` of the argument gives it).
 #pragma once
 #include "codec.cuh"
 #include "device.cuh"
@@ -23,6 +21,12 @@
 
 #ifndef SLOTS
 #define SLOTS 2
+#endif
+
+#ifdef FIXED_K
+#define K_OF(given) FIXED_K
+#else
+#define K_OF(given) given
 #endif
 
 #define DEVICE_METHOD __device__ __forceinline__
@@ -87,6 +91,9 @@ DEVICE Job job_of(const u8* weights, u32 type, u32 outputs, u32 k) {
     }
     return job;
 }
+/// The same job where its type is known.
+template <u32 TYPE>
+DEVICE Job job_as(const Job& job, u32 k) { return job_of(job.weights, TYPE, job.outputs, k); }
 
 constexpr u32 most_of(u32 a, u32 b) { return a > b ? a : b; }
 constexpr u32 wide_bytes(u32 id, u32 bytes) { return HAS_TYPE(id) ? 32 * bytes + 192 : 0; }
@@ -195,17 +202,16 @@ struct Ring {
 
 DEVICE uint4 words_of(const void* at) { return *(const uint4*)at; }
 
-/// Rows of `Acts256` in global memory.
-template <u32 R>
-struct Wide {
+/// A row of `Acts256` in global memory.
+struct WideRow {
     const i8* codes;
     const float* scales;
     const i16* sums;
-    u32 k;
-    u32 rows[R];
-    DEVICE_METHOD uint4 piece(u32 r, u32 block, u32 p) const { return words_of(codes + (u64)rows[r] * k + block * 256 + 16 * p); }
-    DEVICE_METHOD uint4 sum_words(u32 r, u32 block, u32 half) const { return words_of(sums + ((u64)rows[r] * k >> 4) + block * 16 + 8 * half); }
-    DEVICE_METHOD float scale(u32 r, u32 block) const { return scales[((u64)rows[r] * k >> 8) + block]; }
+    DEVICE_METHOD WideRow(const Acts256& of, u32 row, u32 k)
+        : codes(of.codes + (u64)row * k), scales(of.scales + ((u64)row * k >> 8)), sums(of.sums + ((u64)row * k >> 4)) {}
+    DEVICE_METHOD uint4 piece(u32, u32 block, u32 p) const { return words_of(codes + block * 256 + 16 * p); }
+    DEVICE_METHOD uint4 sum_words(u32, u32 block, u32 half) const { return words_of(sums + block * 16 + 8 * half); }
+    DEVICE_METHOD float scale(u32, u32 block) const { return scales[block]; }
 };
 
 /// A block of 256 in shared memory: codes, sums, scale.
@@ -223,20 +229,7 @@ struct WideShared {
     DEVICE_METHOD float scale(u32 r, u32 block) const { return *(const float*)(record(r, block) + 288); }
 };
 
-/// Rows of `Acts32`, in global memory.
-template <u32 R>
-struct Narrows {
-    const i8* codes;
-    const float* scales;
-    const i16* sums;
-    u32 k;
-    u32 rows[R];
-    DEVICE_METHOD uint4 piece(u32 r, u32 block, u32 half) const { return words_of(codes + (u64)rows[r] * k + block * 32 + 16 * half); }
-    DEVICE_METHOD i32 sum(u32 r, u32 block) const { return sums[((u64)rows[r] * k >> 5) + block]; }
-    DEVICE_METHOD float scale(u32 r, u32 block) const { return scales[((u64)rows[r] * k >> 5) + block]; }
-};
-
-/// The same in shared memory, rows one after the other.
+/// Rows of `Acts32` in shared memory, one after the other.
 struct NarrowShared {
     const i8* codes;
     const float* scales;
@@ -247,14 +240,7 @@ struct NarrowShared {
     DEVICE_METHOD float scale(u32 r, u32 block) const { return scales[(r * k >> 5) + block]; }
 };
 
-/// Rows of floats.
-template <u32 R>
-struct Floats {
-    const float* values;
-    u64 stride;
-    u32 rows[R];
-    DEVICE_METHOD float value(u32 r, u32 at) const { return values[rows[r] * stride + at]; }
-};
+/// Rows of floats in shared memory.
 struct FloatsShared {
     const float* values;
     u32 k;
@@ -343,7 +329,8 @@ DEVICE void add_blocks(const u8* at, u32 pitch, u32 blocks, float& main, float& 
 
 /// Products of `rows` <= R rows with the batch that begins with output `first`: `emit(o, r, x)`, once for every output of the batch and row.
 template <class C, u32 R, class A, class RingOf, class Emit>
-DEVICE void wide_batch(const Job& job, u32 blocks, u32 first, u32 rows, const A& acts, RingOf& ring, u8* exchange, Emit emit) {
+DEVICE void wide_batch(const Job& given, u32 blocks, u32 first, u32 rows, const A& acts, RingOf& ring, u8* exchange, Emit emit) {
+    const Job job = job_as<C::ID>(given, 256 * blocks);
     constexpr u32 AT_ONCE = R < ROWS_AT_ONCE ? R : ROWS_AT_ONCE;
     constexpr u32 CHAINS = (4 * R + 31) / 32;
     constexpr u32 ENTRY = C::MINIMA ? 16 : 8;
@@ -467,7 +454,8 @@ DEVICE float join_eight(float chain) {
 }
 
 template <class C, u32 R, class A, class RingOf, class Emit>
-DEVICE void narrow_batch(const Job& job, u32 blocks, u32 first, u32 rows, const A& acts, RingOf& ring, Emit emit) {
+DEVICE void narrow_batch(const Job& given, u32 blocks, u32 first, u32 rows, const A& acts, RingOf& ring, Emit emit) {
+    const Job job = job_as<C::ID>(given, 32 * blocks);
     u32 lane = lane_of(), o = lane >> 3, c = lane & 7;
     float main[R], minima[R];
 #pragma unroll
@@ -509,7 +497,8 @@ DEVICE float weight_at(const u8* row, u32 type, u32 at) {
 }
 
 template <u32 TYPE, u32 R, class A, class RingOf, class Emit>
-DEVICE void float_batch(const Job& job, u32 k, u32 first, u32 rows, const A& acts, RingOf& ring, Emit emit) {
+DEVICE void float_batch(const Job& given, u32 k, u32 first, u32 rows, const A& acts, RingOf& ring, Emit emit) {
+    const Job job = job_as<TYPE>(given, k);
     constexpr u32 VALUES = FLOAT_ITEM / (TYPE == ID_F32 ? 4 : 2);
     u32 lane = lane_of(), o = lane >> 4, c = lane & 15;
     float main[R];
@@ -541,213 +530,6 @@ DEVICE void float_batch(const Job& job, u32 k, u32 first, u32 rows, const A& act
 #pragma unroll
         for (u32 half = 8; half > 0; half /= 2) x += shfl_xor(x, half);
         if (r < rows && c == r % 16) emit(o, r, x);
-    }
-}
-
-// ---- one row, blocks on 16 bytes, k known
-
-#ifdef FIXED_K
-#define DIRECT_TYPES_HERE (TYPES & DIRECT_TYPES)
-#else
-#define DIRECT_TYPES_HERE 0ull
-#endif
-/// Whether a type is multiplied so.
-DEVICE bool is_direct(u32 type) { return DIRECT_TYPES_HERE && DIRECT_TYPES_HERE >> type & 1; }
-
-/// What a lane needs of an item: the head of its block of its own output u, and its unit of the outputs u, u ^ 1, u ^ 2, u ^ 3 of its set.
-template <class C>
-struct Raw {
-    uint4 head, units[4][C::FOURS];
-};
-
-/// Matrices of a shape as a lane works through them.
-template <class C>
-struct Direct {
-    u32 outputs, blocks;
-    /// log2 of the blocks that are multiplied at once and of the outputs of a batch; items of a batch.
-    u32 block_bits, batch_bits, items;
-    u32 u, b, set;
-
-    DEVICE_METHOD Direct(u32 outputs, u32 k) : outputs(outputs), blocks(k / 256) {
-        block_bits = blocks > 4 ? 3 : blocks > 2 ? 2 : blocks > 1 ? 1 : 0;
-        batch_bits = 5 - block_bits, items = block_bits == 3 ? ceil_div(blocks, 8) : 1;
-        u32 lane = lane_of();
-        u = lane & 3, b = lane >> 2 & ((1u << block_bits) - 1), set = lane >> (2 + block_bits);
-    }
-    /// Blocks of an item, and the one of this lane, or the last.
-    DEVICE_METHOD u32 here(u32 item) const { return least(blocks - (item << block_bits), 1u << block_bits); }
-    DEVICE_METHOD u32 block(u32 item) const { return (item << block_bits) + least(b, here(item) - 1); }
-
-    /// Asks for an item of the batch that begins with output `first`.
-    DEVICE_METHOD void load(Raw<C>& raw, const u8* weights, u32 first, u32 item) const {
-        const u8* at = weights + block(item) * C::BYTES;
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            const u8* own = at + (u64)least(first + 4 * set + (u ^ j), outputs - 1) * (blocks * C::BYTES);
-            if (j == 0) raw.head = load16_now(own);
-            C::load(own, u, raw.units[j]);
-        }
-    }
-};
-
-/// The activations of a lane's unit of an item.
-struct UnitActs {
-    uint4 codes[4];
-    Rest rest;
-};
-template <class C, class A>
-DEVICE void load_acts(UnitActs& to, const A& acts, u32 block, u32 u) {
-    load_unit<C>(to.codes, acts, 0, block, u);
-    to.rest = load_rest<C>(acts, 0, block);
-}
-
-/// Adds an item to the sums of the batch's outputs; lane `o` of those of a batch has output `o`. `entries [32]` is the warp's own, and free.
-template <class C>
-DEVICE void add_item(const Direct<C>& of, const Raw<C>& raw, const UnitActs& x, u32 item, float4* entries, float& main, float& minima) {
-    static_assert(C::SUB == 32 && C::MINIMA, "Q4_K and Q5_K");
-    Head head;
-    C::head_of(raw.head, head);
-    i32 t[4];
-#pragma unroll
-    for (u32 j = 0; j < 4; j++) {
-        // what the other lane's unit is scaled with is in this lane's head
-        u32 other = of.u ^ j, scales = (other & 2 ? head.scales[1] : head.scales[0]) >> 16 * (other & 1);
-        if (j != 0) scales = shfl_xor(scales, j);
-        u32 codes[16];
-        C::unpack(raw.units[j], of.u, codes);
-        const i32 pair[2] = {(i32)(scales & 0xff), (i32)(scales >> 8 & 0xff)};
-        t[j] = multiply_unit<C>(codes, pair, x.codes);
-    }
-    t[0] += shfl_xor(t[1], 1);
-    t[2] += shfl_xor(t[3], 1);
-    t[0] += shfl_xor(t[2], 2);
-    const u32 sums[8] = {x.rest.low.x, x.rest.low.y, x.rest.low.z, x.rest.low.w, x.rest.high.x, x.rest.high.y, x.rest.high.z, x.rest.high.w};
-    i32 aside = weighted_sums<C::SUB>(head.minima, sums);
-    u32 outputs = 32u >> of.block_bits;
-    sync_warp();
-    entries[of.b * outputs + 4 * of.set + of.u] = make_float4(head.d * x.rest.scale, (float)t[0], head.dmin * x.rest.scale, (float)aside);
-    sync_warp();
-    if (lane_of() < outputs) add_blocks<true>((const u8*)(entries + lane_of()), outputs * 16, of.here(item), main, minima);
-}
-
-/// The batches `batch`, `batch + step`, .. of MATRICES matrices of one shape: `emit(o, sums)` by lanes that have an output. `wait()` gives the activations
-/// once they are there; the first two items are asked for before.
-template <class C, u32 MATRICES, class Wait, class Emit>
-DEVICE void direct_batches(const Direct<C>& of, const u8* const weights[MATRICES], u32 batch, u32 step, float4* entries, Wait wait, Emit emit) {
-    Raw<C> now, later;
-    u32 first = batch << of.batch_bits;
-    const u32 all = MATRICES * of.items;
-    auto load = [&](Raw<C>& raw, u32 i) {
-        if (i < all && first < of.outputs) of.load(raw, MATRICES > 1 && i >= of.items ? weights[MATRICES - 1] : weights[0], first, i % of.items);
-    };
-    load(now, 0);
-    load(later, 1);
-    const auto acts = wait();
-    UnitActs x;
-    if (of.items == 1) load_acts<C>(x, acts, of.block(0), of.u);
-#pragma unroll 1
-    while (first < of.outputs) {
-        float sums[MATRICES];
-#pragma unroll
-        for (u32 m = 0; m < MATRICES; m++) {
-            float main = 0.0f, minima = 0.0f;
-#pragma unroll 2
-            for (u32 item = 0; item < of.items; item++) {
-                if (of.items > 1) load_acts<C>(x, acts, of.block(item), of.u);
-                add_item<C>(of, now, x, item, entries, main, minima);
-                now = later;
-                load(later, m * of.items + item + 2);
-            }
-            sums[m] = main - minima;
-        }
-        u32 o = first + lane_of();
-        if (lane_of() < 1u << of.batch_bits && o < of.outputs) emit(o, sums);
-        first += step << of.batch_bits;
-        if (first >= of.outputs) break;
-        load(now, 0);
-        load(later, 1);
-    }
-}
-
-/// Adds an item of several rows: `acts(r)` are the activations of row r < rows <= R. A lane has results lane, lane + 32, .. of [R, outputs of the batch], as
-/// many as `main` and `minima` have room for. `entries [R, 32]` is the warp's own, and free.
-/// `next()` asks for the next item, into `raw`.
-template <class C, u32 R, class A, class Next>
-DEVICE void add_rows(const Direct<C>& of, const Raw<C>& raw, u32 rows, A acts, u32 item, float4* entries, float main[R], float minima[R], Next next) {
-    static_assert(C::SUB == 32 && C::MINIMA, "Q4_K and Q5_K");
-    Head head;
-    C::head_of(raw.head, head);
-    u32 codes[4][16];
-    i32 pairs[4][2];
-#pragma unroll
-    for (u32 j = 0; j < 4; j++) {
-        u32 other = of.u ^ j, scales = (other & 2 ? head.scales[1] : head.scales[0]) >> 16 * (other & 1);
-        if (j != 0) scales = shfl_xor(scales, j);
-        pairs[j][0] = (i32)(scales & 0xff), pairs[j][1] = (i32)(scales >> 8 & 0xff);
-        C::unpack(raw.units[j], of.u, codes[j]);
-    }
-    u32 outputs = 32u >> of.block_bits;
-    sync_warp();
-#pragma unroll 1
-    for (u32 r = 0; r < rows; r++) {
-        UnitActs x;
-        load_acts<C>(x, acts(r), of.block(item), of.u);
-        i32 t[4];
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) t[j] = multiply_unit<C>(codes[j], pairs[j], x.codes);
-        t[0] += shfl_xor(t[1], 1);
-        t[2] += shfl_xor(t[3], 1);
-        t[0] += shfl_xor(t[2], 2);
-        const u32 sums[8] = {x.rest.low.x, x.rest.low.y, x.rest.low.z, x.rest.low.w, x.rest.high.x, x.rest.high.y, x.rest.high.z, x.rest.high.w};
-        i32 aside = weighted_sums<C::SUB>(head.minima, sums);
-        entries[32 * r + of.b * outputs + 4 * of.set + of.u] = make_float4(head.d * x.rest.scale, (float)t[0], head.dmin * x.rest.scale, (float)aside);
-    }
-    next();
-    sync_warp();
-#pragma unroll
-    for (u32 n = 0; n < R; n++) {
-        if (32 * n >= R * outputs) break;
-        u32 at = 32 * n + lane_of(), r = at >> (5 - of.block_bits), o = at & (outputs - 1);
-        if (r < rows) add_blocks<true>((const u8*)(entries + 32 * r + o), outputs * 16, of.here(item), main[n], minima[n]);
-    }
-}
-
-/// `direct_batches` of `rows` <= R rows: `emit(o, r, x, y)` of the first and the last matrix. One item is asked for ahead.
-template <class C, u32 MATRICES, u32 R, class A, class Emit>
-DEVICE void direct_rows(const Direct<C>& of, const u8* const weights[MATRICES], u32 batch, u32 step, u32 rows, float4* entries, A acts, Emit emit) {
-    Raw<C> raw;
-    u32 first = batch << of.batch_bits, outputs = 1u << of.batch_bits;
-    if (first >= of.outputs) return;
-    of.load(raw, weights[0], first, 0);
-    float main[R], minima[R], gates[R];
-#pragma unroll 1
-    for (u32 item = 0, matrix = 0;;) {
-        if (item == 0) {
-#pragma unroll
-            for (u32 n = 0; n < R; n++) main[n] = minima[n] = 0.0f;
-        }
-        // what comes next
-        u32 to_item = item + 1, to_matrix = matrix, to_first = first;
-        if (to_item == of.items) to_item = 0, to_matrix++;
-        if (to_matrix == MATRICES) to_matrix = 0, to_first += step << of.batch_bits;
-        add_rows<C, R>(of, raw, rows, acts, item, entries, main, minima, [&] {
-            if (to_first < of.outputs) of.load(raw, MATRICES > 1 && to_matrix != 0 ? weights[MATRICES - 1] : weights[0], to_first, to_item);
-        });
-        if (to_item == 0) {
-#pragma unroll
-            for (u32 n = 0; n < R; n++) {
-                if (32 * n >= R * outputs) break;
-                u32 at = 32 * n + lane_of(), r = at >> of.batch_bits, o = first + (at & (outputs - 1));
-                float sum = main[n] - minima[n];
-                if (MATRICES > 1 && matrix == 0) gates[n] = sum;
-                else if (r < rows && o < of.outputs) emit(o, r, MATRICES > 1 ? gates[n] : sum, sum);
-            }
-            if (to_matrix == 0) {
-                if (to_first >= of.outputs) break;
-                first = to_first;
-            }
-        }
-        item = to_item, matrix = to_matrix;
     }
 }
 

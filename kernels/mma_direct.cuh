@@ -4,12 +4,6 @@
 #include "mma_multiply.cuh"
 #include "mma_unpack.cuh"
 
-/// D = A B, as `mma_s8`.
-DEVICE void mma_s8_alone(i32 d[4], const u32 a[4], const u32 b[2]) {
-    d[0] = d[1] = d[2] = d[3] = 0;
-    mma_s8(d, a, b);
-}
-
 /// A word of which two divides the address.
 DEVICE u32 word_at(const u8* at) {
     u32 word;
@@ -68,21 +62,12 @@ DEVICE void multiply_direct(const u8* shared, u32 buffer, Share<TILES>& share) {
             for (int i = 0; i < OUTPUT_TILES; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) scale[i][h] = (i32)(scales[i][h][0] >> 8 * s & 255);
+            each_tile<TILES>(turned(acts_at, s << 5), [&](int i, int j, const u32* b) {
+                i32 part[4] = {0, 0, 0, 0};
+                mma_s8(part, a[i][s], b);
 #pragma unroll
-            for (int pair = 0; pair < TILES / 2; pair++) {
-                u32 b[4];
-                ldmatrix4(b, turned(acts_at, s << 5) + pair * (16 * 256));
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-#pragma unroll
-                    for (int i = 0; i < OUTPUT_TILES; i++) {
-                        i32* sum = total[i][2 * pair + j];
-                        i32 part[4];
-                        mma_s8_alone(part, a[i][s], b + 2 * j);
-#pragma unroll
-                        for (int e = 0; e < 4; e++) sum[e] += part[e] * scale[i][e / 2];
-                    }
-            }
+                for (int e = 0; e < 4; e++) total[i][j][e] += part[e] * scale[i][e / 2];
+            });
         }
 #pragma unroll
         for (int i = 0; i < OUTPUT_TILES; i++)
@@ -92,17 +77,12 @@ DEVICE void multiply_direct(const u8* shared, u32 buffer, Share<TILES>& share) {
                 scales[i][h][1] >>= 16;
             }
     }
-    const float* act_scales = (const float*)(shared + ACT_SCALES_AT) + buffer * TILE_ROWS + lane_row<TILES>();
+    const float2* act_scales = act_scales_lane<TILES>(shared, buffer);
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
-        float2 scale = *(const float2*)(act_scales + 8 * j);
+        float2 scale = act_scales[4 * j];
 #pragma unroll
-        for (int i = 0; i < OUTPUT_TILES; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float factor = factors[i][e / 2] * (e % 2 ? scale.y : scale.x);
-                share.at[i][j][e] = fmaf(factor, (float)total[i][j][e], share.at[i][j][e]);
-            }
+        for (int i = 0; i < OUTPUT_TILES; i++) add_sums(share.at[i][j], factors[i], scale, [&](int e) { return total[i][j][e]; });
     }
 }
 
@@ -127,7 +107,7 @@ DEVICE void half_planes(const u8* block, const Head& head, u32 half, u32 (*high)
 template <class Codec, int TILES>
 DEVICE void multiply_planes(const u8* shared, const Table* table, u32 buffer, u32 unit, Share<TILES>& share) {
     const u8* acts = acts_lane<TILES>(shared, buffer);
-    const float* act_scales = (const float*)(shared + ACT_SCALES_AT) + buffer * TILE_ROWS + lane_row<TILES>();
+    const float2* act_scales = act_scales_lane<TILES>(shared, buffer);
 #pragma unroll
     for (int i = 0; i < OUTPUT_TILES; i++) {
         u32 high[8][4], low[8][4];
@@ -159,15 +139,9 @@ DEVICE void multiply_planes(const u8* shared, const Table* table, u32 buffer, u3
                 }
             }
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                float2 scale = *(const float2*)(act_scales + 8 * (2 * pair + j));
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    float factor = factors[e / 2] * (e % 2 ? scale.y : scale.x);
-                    float* to = &share.at[i][2 * pair + j][e];
-                    *to = fmaf(factor, (float)(256 * sums[0][j][e] + sums[1][j][e]), *to);
-                }
-            }
+            for (int j = 0; j < 2; j++)
+                add_sums(share.at[i][2 * pair + j], factors, act_scales[4 * (2 * pair + j)],
+                         [&](int e) { return 256 * sums[0][j][e] + sums[1][j][e]; });
         }
     }
 }

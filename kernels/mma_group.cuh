@@ -164,17 +164,10 @@ DEVICE void multiply_grouped(const u8* shared, const Table* table, u32 buffer, u
         if (part < 3) group_wait<1>();
     }
     group_wait<0>();
-    const float* act_scales = (const float*)(shared + ACT_SCALES_AT) + buffer * TILE_ROWS + lane_row<TILES>();
+    const float2* act_scales = act_scales_lane<TILES>(shared, buffer);
 #pragma unroll
-    for (int j = 0; j < TILES; j++) {
-        float2 scale = *(const float2*)(act_scales + 8 * j);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            float factor = factors[e / 2] * (e % 2 ? scale.y : scale.x);
-            float* to = &share.at[0][j][e];
-            *to = fmaf(factor, (float)((Codec::ID == ID_Q6_K ? 256 : 8) * high[j][e] + low[j][e]), *to);
-        }
-    }
+    for (int j = 0; j < TILES; j++)
+        add_sums(share.at[0][j], factors, act_scales[4 * j], [&](int e) { return (Codec::ID == ID_Q6_K ? 256 : 8) * high[j][e] + low[j][e]; });
 }
 
 #endif

@@ -16,6 +16,36 @@ DEVICE const u8* acts_lane(const u8* shared, u32 buffer) {
 /// The same for values `128 half ..`. Values `32 s` further on lie at this, turned by `32 s`, s < 4.
 DEVICE const u8* at_half(const u8* lane, u32 half) { return turned(lane, half << 5) + half * 128; }
 
+/// `multiply(i, j, b)` for every tile of a warp's outputs and rows, for whose rows' 32 values at `acts` `b` is the right operand.
+template <int TILES, class Multiply>
+DEVICE void each_tile(const u8* acts, Multiply multiply) {
+#pragma unroll
+    for (int pair = 0; pair < TILES / 2; pair++) {
+        u32 b[4];
+        ldmatrix4(b, acts + pair * (16 * 256));
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int i = 0; i < OUTPUT_TILES; i++) multiply(i, 2 * pair + j, b + 2 * j);
+    }
+}
+
+/// The scales of a unit of this lane's rows: of rows `lane_row` and the next, those of the next tile four further on.
+template <int TILES>
+DEVICE const float2* act_scales_lane(const u8* shared, u32 buffer) {
+    return (const float2*)((const float*)(shared + ACT_SCALES_AT) + buffer * TILE_ROWS + lane_row<TILES>());
+}
+
+/// Adds the integer sums of a unit of 16 outputs and 8 rows: `scale` is of the rows, as `act_scales_lane` points at it.
+template <class Sum>
+DEVICE void add_sums(float (&to)[4], const float factors[2], float2 scale, Sum sum) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        float factor = factors[e / 2] * (e % 2 ? scale.y : scale.x);
+        to[e] = fmaf(factor, (float)sum(e), to[e]);
+    }
+}
+
 /// The integer sums of a unit, sub-scales apart.
 template <class Codec, int TILES>
 DEVICE void sum_scaled(const u8* shared, u32 buffer, i32 (&total)[OUTPUT_TILES][TILES][4]) {
@@ -36,25 +66,16 @@ DEVICE void sum_scaled(const u8* shared, u32 buffer, i32 (&total)[OUTPUT_TILES][
             u32 step = two * STEPS + s, a[2][4];
 #pragma unroll
             for (int i = 0; i < OUTPUT_TILES; i++) ldmatrix4(a[i], turned(at_half(weights, step / 4), step % 4 << 5) + i * (16 * 256));
+            each_tile<TILES>(turned(at_half(acts, step / 4), step % 4 << 5), [&](int i, int j, const u32* b) {
 #pragma unroll
-            for (int pair = 0; pair < TILES / 2; pair++) {
-                u32 b[4];
-                ldmatrix4(b, turned(at_half(acts, step / 4), step % 4 << 5) + pair * (16 * 256));
+                for (int h = 0; h < (Codec::SUB == 32 ? 1 : 2); h++) {
+                    i32 part[4] = {0, 0, 0, 0};
+                    if constexpr (Codec::SUB == 32) mma_s8(part, a[i], b);
+                    else mma_s8_k16(part, a[i] + 2 * h, b[h]);
 #pragma unroll
-                for (int j = 0; j < 2; j++)
-#pragma unroll
-                    for (int i = 0; i < OUTPUT_TILES; i++) {
-                        i32* sum = total[i][2 * pair + j];
-#pragma unroll
-                        for (int h = 0; h < (Codec::SUB == 32 ? 1 : 2); h++) {
-                            i32 part[4] = {0, 0, 0, 0};
-                            if constexpr (Codec::SUB == 32) mma_s8(part, a[i], b + 2 * j);
-                            else mma_s8_k16(part, a[i] + 2 * h, b[2 * j + h]);
-#pragma unroll
-                            for (int e = 0; e < 4; e++) sum[e] += part[e] * ((s + h) % 2 ? scales[i][e / 2].y : scales[i][e / 2].x);
-                        }
-                    }
-            }
+                    for (int e = 0; e < 4; e++) total[i][j][e] += part[e] * ((s + h) % 2 ? scales[i][e / 2].y : scales[i][e / 2].x);
+                }
+            });
         }
     }
 }
@@ -73,18 +94,10 @@ DEVICE void sum_folded(const u8* shared, u32 buffer, i32 (&total)[OUTPUT_TILES][
             for (int plane = 0; plane < PLANES; plane++)
 #pragma unroll
                 for (int i = 0; i < OUTPUT_TILES; i++) ldmatrix4(a[plane][i], turned(weights_at, s << 5) + i * (16 * 256) + plane * PLANE_BYTES);
-#pragma unroll
-            for (int pair = 0; pair < TILES / 2; pair++) {
-                u32 b[4];
-                ldmatrix4(b, turned(acts_at, s << 5) + pair * (16 * 256));
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-#pragma unroll
-                    for (int i = 0; i < OUTPUT_TILES; i++) {
-                        mma_s8(total[i][2 * pair + j], a[0][i], b + 2 * j);
-                        if constexpr (PLANES == 2) mma_us8(low[i][2 * pair + j], a[1][i], b + 2 * j);
-                    }
-            }
+            each_tile<TILES>(turned(acts_at, s << 5), [&](int i, int j, const u32* b) {
+                mma_s8(total[i][j], a[0][i], b);
+                if constexpr (PLANES == 2) mma_us8(low[i][j], a[1][i], b);
+            });
         }
     }
 }
@@ -102,18 +115,13 @@ DEVICE void multiply_wide(const u8* shared, u32 buffer, Share<TILES>& share) {
     for (int i = 0; i < OUTPUT_TILES; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) factors[i][h] = ((const float*)(shared + FACTORS_AT))[lane_output() + 16 * i + 8 * h];
-    const float* act_scales = (const float*)(shared + ACT_SCALES_AT) + buffer * TILE_ROWS + lane_row<TILES>();
+    const float2* act_scales = act_scales_lane<TILES>(shared, buffer);
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
-        float2 scale = *(const float2*)(act_scales + 8 * j);
+        float2 scale = act_scales[4 * j];
 #pragma unroll
         for (int i = 0; i < OUTPUT_TILES; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float factor = factors[i][e / 2] * (e % 2 ? scale.y : scale.x);
-                i32 sum = PLANES == 2 ? 256 * total[i][j][e] + low[i][j][e] : total[i][j][e];
-                share.at[i][j][e] = fmaf(factor, (float)sum, share.at[i][j][e]);
-            }
+            add_sums(share.at[i][j], factors[i], scale, [&](int e) { return PLANES == 2 ? 256 * total[i][j][e] + low[i][j][e] : total[i][j][e]; });
     }
 }
 
@@ -143,24 +151,16 @@ DEVICE void multiply_narrow(const u8* shared, u32 buffer, u32 blocks, Chains<TIL
             u32 a[2][4];
 #pragma unroll
             for (int i = 0; i < OUTPUT_TILES; i++) ldmatrix4(a[i], turned(weights_at, s << 5) + i * (16 * 256));
+            each_tile<TILES>(turned(acts_at, s << 5), [&](int i, int j, const u32* b) {
+                i32 sum[4] = {COUNTING, COUNTING, COUNTING, COUNTING};
+                mma_s8(sum, a[i], b);
+                float* chain = chains.at[4 * half + s][i][j];
 #pragma unroll
-            for (int pair = 0; pair < TILES / 2; pair++) {
-                u32 b[4];
-                ldmatrix4(b, turned(acts_at, s << 5) + pair * (16 * 256));
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-#pragma unroll
-                    for (int i = 0; i < OUTPUT_TILES; i++) {
-                        i32 sum[4] = {COUNTING, COUNTING, COUNTING, COUNTING};
-                        mma_s8(sum, a[i], b + 2 * j);
-                        float* chain = chains.at[4 * half + s][i][2 * pair + j];
-#pragma unroll
-                        for (int e = 0; e < 4; e++) {
-                            float factor = part_of(scales[i][e / 2], s) * part_of(act_scales[2 * pair + j][e % 2], s);
-                            chain[e] = fmaf(factor, float_of((u32)sum[e]) - float_of(COUNTING), chain[e]);
-                        }
-                    }
-            }
+                for (int e = 0; e < 4; e++) {
+                    float factor = part_of(scales[i][e / 2], s) * part_of(act_scales[j][e % 2], s);
+                    chain[e] = fmaf(factor, float_of((u32)sum[e]) - float_of(COUNTING), chain[e]);
+                }
+            });
         }
     }
 }

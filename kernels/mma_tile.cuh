@@ -27,23 +27,32 @@
 #include "mma_multiply.cuh"
 #include "mma_unpack.cuh"
 
-/// Stores what counts of the results: rows of `out` are `stride` apart and have `outputs` outputs.
-template <int TILES>
-DEVICE void store_share(const Table* table, const Share<TILES>& share, float* out, u32 outputs, u32 stride) {
-    u32 output = table->output + lane_output();
+/// `store(at, j, e)` for the rows of this lane that count, whose results are `[.][j][e]` and `[.][j][e + 2]` of a `Share`: `at` is the row in `out`, rows of
+/// which are `stride` apart.
+template <int TILES, class Store>
+DEVICE void each_row(const Table* table, float* out, u32 stride, Store store) {
 #pragma unroll
     for (int j = 0; j < TILES; j++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             u32 row = lane_row<TILES>() + 8 * j + e;
             if (row >= table->rows) continue;
-            float* at = out + (u64)table->to[row] * stride + output;
-#pragma unroll
-            for (int i = 0; i < OUTPUT_TILES; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    if (output + 16 * i + 8 * h < outputs) at[16 * i + 8 * h] = share.at[i][j][e + 2 * h];
+            store(out + (u64)table->to[row] * stride, j, e);
         }
+}
+
+/// Stores what counts of the results: rows of `out` are `stride` apart and have `outputs` outputs.
+template <int TILES>
+DEVICE void store_share(const Table* table, const Share<TILES>& share, float* out, u32 outputs, u32 stride) {
+    u32 output = table->output + lane_output();
+    each_row<TILES>(table, out, stride, [&](float* to, int j, int e) {
+        float* at = to + output;
+#pragma unroll
+        for (int i = 0; i < OUTPUT_TILES; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (output + 16 * i + 8 * h < outputs) at[16 * i + 8 * h] = share.at[i][j][e + 2 * h];
+    });
 }
 
 // ---- the walk

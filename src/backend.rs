@@ -116,6 +116,8 @@ pub struct Needs {
     pub expert_width: usize,
     /// Widths of the intermediates of experts that are chosen, each once.
     pub routed_widths: Vec<usize>,
+    /// Widths of the intermediates of shared experts, each once.
+    pub shared_widths: Vec<usize>,
     /// Width of a row of logits.
     pub vocab: usize,
 }

@@ -7,6 +7,8 @@ mod bare;
 mod candidates;
 #[path = "device/failures.rs"]
 mod failures;
+#[path = "golden/families.rs"]
+mod families;
 #[path = "golden/follow.rs"]
 mod follow;
 #[path = "device/gpu.rs"]

@@ -2,6 +2,8 @@
 
 #[path = "golden/bare.rs"]
 mod bare;
+#[path = "golden/families.rs"]
+mod families;
 #[path = "golden/follow.rs"]
 mod follow;
 #[path = "golden/load.rs"]

@@ -75,24 +75,38 @@ struct Layout {
     spans: usize,
 }
 
+/// Where each table begins, in words.
+struct Starts {
+    counts: usize,
+    tokens: usize,
+    positions: usize,
+    slots: usize,
+    row_pages: usize,
+    logits: usize,
+    want: usize,
+    spans: usize,
+    pages: usize,
+}
+
 impl Layout {
-    fn starts(self) -> [usize; 9] {
-        let part = |words: usize| words.next_multiple_of(4);
-        let mut starts = [0; 9];
-        let lengths = [
-            COUNTS,
-            self.rows,
-            self.rows,
-            self.rows,
-            self.rows,
-            self.rows,
-            self.rows,
-            4 * self.spans,
-        ];
-        for (at, words) in lengths.into_iter().enumerate() {
-            starts[at + 1] = starts[at] + part(words);
+    fn starts(self) -> Starts {
+        let mut end = 0;
+        let mut table = |words: usize| {
+            let start = end;
+            end += words.next_multiple_of(4);
+            start
+        };
+        Starts {
+            counts: table(COUNTS),
+            tokens: table(self.rows),
+            positions: table(self.rows),
+            slots: table(self.rows),
+            row_pages: table(self.rows),
+            logits: table(self.rows),
+            want: table(self.rows),
+            spans: table(4 * self.spans),
+            pages: table(0),
         }
-        starts
     }
 }
 
@@ -113,7 +127,7 @@ fn words(rows: usize, slots: usize, pages: usize) -> usize {
         rows: bucket(rows),
         spans: slots,
     };
-    all.starts()[8] + pages
+    all.starts().pages + pages
 }
 
 impl Tables {
@@ -148,33 +162,20 @@ impl Tables {
     /// The tables' addresses in windows of this bucket.
     pub(super) fn addresses(&self, bucket: usize) -> Addresses {
         let base = self.device.address();
-        let at = self
-            .layout(bucket)
-            .starts()
-            .map(|start| base + 4 * start as u64);
-        let [
-            counts,
-            tokens,
-            positions,
-            slots,
-            row_pages,
-            logits,
-            want,
-            spans,
-            pages,
-        ] = at;
+        let at = |start: usize| base + 4 * start as u64;
+        let starts = self.layout(bucket).starts();
         Addresses {
             rows: RowTables {
-                counts,
-                tokens,
-                positions,
-                slots,
-                row_pages,
-                pages,
-                spans,
-                logits,
+                counts: at(starts.counts),
+                tokens: at(starts.tokens),
+                positions: at(starts.positions),
+                slots: at(starts.slots),
+                row_pages: at(starts.row_pages),
+                pages: at(starts.pages),
+                spans: at(starts.spans),
+                logits: at(starts.logits),
             },
-            want,
+            want: at(starts.want),
         }
     }
 
@@ -192,55 +193,41 @@ impl Tables {
         room("rows of a window", rows.count(), self.rows)?;
         room("sequences of a window", rows.spans().len(), self.slots)?;
         room("pages of a window", pages, self.pages)?;
-        let [
-            counts,
-            tokens,
-            positions,
-            slots,
-            row_pages,
-            logits,
-            want,
-            spans,
-            first_page,
-        ] = self.layout(bucket).starts();
-        let words = self.pinned.words_mut();
-        words[counts..counts + 3].copy_from_slice(&[
-            rows.count() as u32,
-            rows.spans().len() as u32,
-            rows.logits().len() as u32,
-        ]);
-        words[tokens..tokens + rows.count()].copy_from_slice(rows.tokens());
-        words[logits..logits + rows.logits().len()].copy_from_slice(rows.logits());
-        for (word, ask) in words[want..].iter_mut().zip(rows.asks()) {
-            *word = match ask {
+        let starts = self.layout(bucket).starts();
+        let mut put = |start: usize, values: &[u32]| {
+            self.pinned.words_mut()[start..start + values.len()].copy_from_slice(values);
+        };
+        let counts = [rows.count(), rows.spans().len(), rows.logits().len()];
+        put(starts.counts, &counts.map(|count| count as u32));
+        put(starts.tokens, rows.tokens());
+        put(starts.logits, rows.logits());
+        for (number, ask) in rows.asks().iter().enumerate() {
+            let want = match ask {
                 Ask::Greedy => 1,
                 Ask::Candidates => 2,
                 // the row travels, what there is to choose from is not needed
                 Ask::Logits => 0,
             };
+            put(starts.want + number, &[want]);
         }
         let mut page = 0;
         for (number, span) in rows.spans().iter().enumerate() {
-            let at = spans + 4 * number;
-            words[at..at + 4].copy_from_slice(&[
-                span.rows.start as u32,
-                span.rows.len() as u32,
-                span.first as u32,
-                span.slot.0,
-            ]);
+            let (first, count) = (span.rows.start as u32, span.rows.len() as u32);
+            let words = [first, count, span.first as u32, span.slot.0];
+            put(starts.spans + 4 * number, &words);
             for (row, position) in span.rows.clone().zip(span.first as u32..) {
-                words[positions + row] = position;
-                words[slots + row] = span.slot.0;
-                words[row_pages + row] = page as u32;
+                put(starts.positions + row, &[position]);
+                put(starts.slots + row, &[span.slot.0]);
+                put(starts.row_pages + row, &[page as u32]);
             }
             // pages past the last row are reserved for later rows: nobody reads them now
             let used = (span.first + span.rows.len()).div_ceil(PAGE_TOKENS);
             for id in &rows.pages(span)[..used] {
-                words[first_page + page] = id.0;
+                put(starts.pages + page, &[id.0]);
                 page += 1;
             }
         }
-        self.copy(stream, 0..first_page + page)
+        self.copy(stream, 0..starts.pages + page)
     }
 
     fn copy(&self, stream: &Arc<CudaStream>, words: Range<usize>) -> Result<(), CudaError> {

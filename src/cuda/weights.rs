@@ -105,6 +105,11 @@ pub struct Vector {
     pub(super) at: usize,
 }
 
+/// Types by their ids in files.
+fn types_of(ids: BTreeSet<u32>) -> Vec<BlockType> {
+    ids.into_iter().filter_map(BlockType::from_id).collect()
+}
+
 /// What a model's weights will take, and where they come from.
 #[derive(Default)]
 pub(super) struct Loading {
@@ -112,15 +117,15 @@ pub(super) struct Loading {
     uploads: Vec<Upload>,
     vectors: Vec<(usize, Vec<f32>)>,
     tables: Vec<Experts>,
-    /// Types of dense matrices, and of experts.
-    dense: BTreeSet<u32>,
+    /// Lengths of rows and types of dense matrices; types of experts.
+    dense: BTreeSet<(usize, u32)>,
     routed: BTreeSet<u32>,
 }
 
 impl Loading {
     pub(super) fn matrix(&mut self, file: &Arc<Gguf>, source: &MatrixSource) -> Matrix {
         let ty = on_device(source.tensor.ty);
-        self.dense.insert(ty as u32);
+        self.dense.insert((source.inputs, ty as u32));
         let at = self
             .plan
             .take(bytes_of(ty, source.inputs * source.rows.len()));
@@ -193,18 +198,22 @@ impl Loading {
 
     /// Types of dense matrices.
     pub(super) fn dense_types(&self) -> Vec<BlockType> {
-        self.dense
-            .iter()
-            .filter_map(|id| BlockType::from_id(*id))
+        types_of(self.dense.iter().map(|(_, id)| *id).collect())
+    }
+
+    /// The same by the length of the matrices' rows.
+    pub(super) fn dense_inputs(&self) -> Vec<(usize, Vec<BlockType>)> {
+        let lengths: BTreeSet<usize> = self.dense.iter().map(|(inputs, _)| *inputs).collect();
+        let of = |inputs| self.dense.range((inputs, 0)..=(inputs, u32::MAX));
+        lengths
+            .into_iter()
+            .map(|inputs| (inputs, types_of(of(inputs).map(|(_, id)| *id).collect())))
             .collect()
     }
 
     /// Types of experts.
     pub(super) fn expert_types(&self) -> Vec<BlockType> {
-        self.routed
-            .iter()
-            .filter_map(|id| BlockType::from_id(*id))
-            .collect()
+        types_of(self.routed.clone())
     }
 
     /// Brings everything to the device. Blocks.

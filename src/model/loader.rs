@@ -206,21 +206,18 @@ impl<B: Backend> Loader<'_, B> {
     /// A layer chooses experts like this.
     pub fn routes(&mut self, shape: RouteShape) {
         self.needs.experts_used = self.needs.experts_used.max(shape.used);
-        if !self.needs.routes.contains(&shape) {
-            self.needs.routes.push(shape);
-        }
+        put_once(&mut self.needs.routes, shape);
     }
 
     /// The intermediate of an expert that is chosen is this wide.
     pub fn routed_width(&mut self, width: usize) {
-        if !self.needs.routed_widths.contains(&width) {
-            self.needs.routed_widths.push(width);
-        }
-        self.expert_width(width);
+        put_once(&mut self.needs.routed_widths, width);
+        self.needs.expert_width = self.needs.expert_width.max(width);
     }
 
-    /// An expert's intermediate is this wide.
-    pub fn expert_width(&mut self, width: usize) {
+    /// The intermediate of a shared expert is this wide.
+    pub fn shared_width(&mut self, width: usize) {
+        put_once(&mut self.needs.shared_widths, width);
         self.needs.expert_width = self.needs.expert_width.max(width);
     }
 
@@ -232,6 +229,12 @@ impl<B: Backend> Loader<'_, B> {
         };
         self.needs.vocab = vocab;
         Ok(vocab)
+    }
+}
+
+fn put_once<T: PartialEq>(list: &mut Vec<T>, entry: T) {
+    if !list.contains(&entry) {
+        list.push(entry);
     }
 }
 

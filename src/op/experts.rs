@@ -45,7 +45,7 @@ fn shared<B: Backend>(
 ) -> Result<SharedExpert<B>, LoadError> {
     let residual = from.residual();
     let width = from.count_or("expert_shared_feed_forward_length", expert_width)?;
-    from.expert_width(width);
+    from.shared_width(width);
     Ok(SharedExpert {
         gate: from.matrix(&format!("{at}.ffn_gate_shexp.weight"), residual, width)?,
         up: from.matrix(&format!("{at}.ffn_up_shexp.weight"), residual, width)?,

@@ -618,7 +618,6 @@ static inline T host_load(const void* from) {
     return x;
 }
 DEVICE uint4 load16(const void* from) { return host_load<uint4>(from); }
-DEVICE uint4 load16_now(const void* from) { return host_load<uint4>(from); }
 DEVICE uint2 load8(const void* from) { return host_load<uint2>(from); }
 DEVICE u32 load4(const void* from) { return host_load<u32>(from); }
 DEVICE uint4 stream16(const void* from) { return host_load<uint4>(from); }

@@ -2,6 +2,7 @@
 
 use crate::{
     bare::{Bare, Part},
+    families::every_family,
     gpu,
     reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file},
 };
@@ -96,50 +97,7 @@ fn check_kv(file: &str, golden_name: &str, kv_type: KvType) {
     });
 }
 
-#[test]
-fn qwen3moe() {
-    check("qwen3moe.gguf", "qwen3moe");
-}
-
-#[test]
-fn qwen3moe_with_fused_gate_and_up() {
-    check("qwen3moe-fused.gguf", "qwen3moe");
-}
-
-#[test]
-fn olmoe() {
-    check("olmoe.gguf", "olmoe");
-}
-
-#[test]
-fn mixtral() {
-    check("mixtral.gguf", "mixtral");
-}
-
-#[test]
-fn qwen3next() {
-    check("qwen3next.gguf", "qwen3next");
-}
-
-#[test]
-fn qwen35moe() {
-    check("qwen35moe.gguf", "qwen35moe");
-}
-
-#[test]
-fn llama() {
-    check("llama.gguf", "llama");
-}
-
-#[test]
-fn qwen2() {
-    check("qwen2.gguf", "qwen2");
-}
-
-#[test]
-fn qwen3() {
-    check("qwen3.gguf", "qwen3");
-}
+every_family!(check);
 
 #[test]
 fn keys_and_values_in_f16() {

@@ -16,7 +16,7 @@ struct Normed {
     padding: u32,
 }
 
-/// `struct Matrix` of `kernels/matvec.cu`.
+/// `struct Matrix` of `kernels/matrices.cuh`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct MatvecMatrix {
@@ -260,8 +260,8 @@ impl Ready {
     }
 
     fn few_products(&self, from: From, to: &[Target<'_>]) -> Result<(), CudaError> {
-        let kernel = self.kernels.matvec(from.rows);
         let inputs = to[0].matrix.inputs;
+        let kernel = self.kernels.matvec(from.rows, inputs);
         let outputs = to.iter().map(|target| target.matrix.outputs).sum();
         let (matrices, blocks) = self.matrices(to, |matrix| kernel.blocks(matrix, outputs));
         let grid = Grid::new([blocks, 1, 1], kernel.threads).with_shared(kernel.shared(inputs));
@@ -271,7 +271,7 @@ impl Ready {
         // SAFETY: the parameters of `matvec`; every output has room for the rows.
         unsafe {
             launch!(&self.queue, &kernel.kernel, grid;
-                matrices, to.len() as u32, inputs as u32, from.forms.wide, from.forms.narrow, from.floats, from.stride as u64, from.live)
+                matrices, to.len() as u32, inputs as u32, from.forms.wide, from.forms.narrow, from.live)
         }
     }
 
@@ -281,8 +281,9 @@ impl Ready {
         let kernel = self.kernels.matmul(matrix.ty);
         let tiles = [
             matrix.outputs.div_ceil(kernel.tile_outputs),
-            from.rows.div_ceil(kernel.tile_rows),
+            from.rows.div_ceil(kernel.matrix.tile_rows),
         ];
+        let kernel = &kernel.matrix;
         if form_of(matrix.kind()) == mask::FLOAT {
             let grid = Grid::new([tiles[0], tiles[1], 1], kernel.threads)
                 .reading(matrix.bytes(), matrix.values());

@@ -1,0 +1,312 @@
+//! From compiled modules to kernels that can be launched.
+
+use super::{
+    Kernels,
+    layers::{AttentionKernels, DeltaKernels, NormKernels, RouteKernels},
+    products::{
+        ExpertMatmulKernels, ExpertMatvecKernels, FloatMatvecKernel, Kinds, MatmulKernel,
+        MatvecKernel, TileKernel,
+    },
+    units::{Types, Units, group_rows},
+};
+use crate::{
+    backend::{
+        Act, Needs, RouteShape,
+        shape::{AttentionShape, DeltaShape, QkNorm},
+    },
+    cpu::kernels::ActKind,
+    cuda::{
+        backend::Rotations,
+        compile::Kernel,
+        device::Device,
+        error::CudaError,
+        set::{Modules, UnitId},
+    },
+    quant::BlockType,
+};
+
+/// Finds kernels in compiled modules.
+pub(super) struct Loader<'a> {
+    pub(super) device: &'a Device,
+    pub(super) modules: &'a Modules,
+    pub(super) types: &'a Types,
+}
+
+impl Loader<'_> {
+    fn plain(&self, unit: UnitId, name: &str) -> Result<Kernel, CudaError> {
+        self.modules.kernel(unit, name, 0)
+    }
+
+    fn constants<const N: usize>(&self, unit: UnitId, name: &str) -> Result<[usize; N], CudaError> {
+        self.modules.constants(self.device, unit, name)
+    }
+
+    /// All of them.
+    pub(super) fn kernels(
+        &self,
+        units: &Units,
+        needs: &Needs,
+        shapes: Vec<AttentionShape>,
+        rotations: &Rotations<'_>,
+    ) -> Result<Kernels, CudaError> {
+        let experts = units.experts.as_ref();
+        let expert_tiles = experts
+            .and_then(|experts| experts.matmul.first())
+            .map(|(_, unit)| self.plain(*unit, "expert_tiles"))
+            .transpose()?;
+        Ok(Kernels {
+            used: needs.experts_used,
+            embed: self.plain(units.embed, "embed")?,
+            quantise: self.plain(units.quantise, "quantise_rows")?,
+            swiglu: self.plain(units.swiglu, "swiglu")?,
+            norms: self.norms(units)?,
+            choose: self.plain(units.choose, "choose")?,
+            routes: needs
+                .routes
+                .iter()
+                .zip(&units.routes)
+                .map(|(shape, unit)| self.route(*unit, *shape))
+                .collect::<Result<_, _>>()?,
+            attention: shapes
+                .into_iter()
+                .zip(&units.attention)
+                .map(|(shape, units)| self.attention(*units, shape, rotations))
+                .collect::<Result<_, _>>()?,
+            delta: match (needs.delta.first(), units.delta) {
+                (Some(shape), Some(units)) => Some(self.delta(units, *shape)?),
+                _ => None,
+            },
+            matvec_one: (self.types.by_inputs.iter())
+                .zip(&units.matvec_one)
+                .map(|((inputs, types), unit)| {
+                    Ok((*inputs, self.matvec(*unit, 1, types, *inputs)?))
+                })
+                .collect::<Result<_, CudaError>>()?,
+            matvec: (1..)
+                .zip(&units.matvec)
+                .map(|(at, unit)| {
+                    self.matvec(*unit, 1 << at, &self.types.integers, longest_input(needs))
+                })
+                .collect::<Result<_, _>>()?,
+            float_matvec: units
+                .float_matvec
+                .iter()
+                .map(|unit| self.float_matvec(*unit))
+                .collect::<Result<_, _>>()?,
+            expert_rows: self.types.expert_rows.clone(),
+            matmul: units
+                .matmul
+                .iter()
+                .map(|(ty, unit)| Ok((*ty, self.matmul(*unit, *ty)?)))
+                .collect::<Result<_, CudaError>>()?,
+            expert_matvec: (0..)
+                .zip(experts.map_or(&[][..], |experts| &experts.matvec))
+                .map(|(at, unit)| self.expert_matvec(*unit, 1 << at, needs))
+                .collect::<Result<_, _>>()?,
+            expert_matmul: experts
+                .map_or(&[][..], |experts| &experts.matmul)
+                .iter()
+                .map(|(ty, unit)| Ok((*ty, self.expert_matmul(*unit)?)))
+                .collect::<Result<_, CudaError>>()?,
+            expert_tiles,
+        })
+    }
+
+    fn norms(&self, units: &Units) -> Result<NormKernels, CudaError> {
+        let [threads] = self.constants(units.norm, "norm_launch")?;
+        Ok(NormKernels {
+            threads,
+            norm: self.plain(units.norm, "rms_norm")?,
+            combine_norm: self.plain(units.norm, "combine_norm")?,
+            head_norm: self.plain(units.norm, "head_norm")?,
+            head_combine_norm: self.plain(units.norm, "head_combine_norm")?,
+            add: self.plain(units.combine, "add")?,
+            combine_add: self.plain(units.combine, "combine_add")?,
+        })
+    }
+
+    fn route(&self, unit: UnitId, shape: RouteShape) -> Result<RouteKernels, CudaError> {
+        let [route_rows, route_threads] = self.constants(unit, "route_launch")?;
+        Ok(RouteKernels {
+            shape,
+            route: self.plain(unit, "route")?,
+            route_rows,
+            route_threads,
+            group: self.plain(unit, "group")?,
+            route_group: if shape.experts <= 1024 {
+                Some(self.plain(unit, "route_group")?)
+            } else {
+                None
+            },
+        })
+    }
+
+    fn attention(
+        &self,
+        [prepare, decode, prompt]: [UnitId; 3],
+        shape: AttentionShape,
+        rotations: &Rotations<'_>,
+    ) -> Result<AttentionKernels, CudaError> {
+        let [decode_threads] = self.constants(decode, "attention_decode_launch")?;
+        let [tile_rows, threads, shared] = self.constants(prompt, "attention_prompt_launch")?;
+        Ok(AttentionKernels {
+            prepare: self.plain(prepare, "attention_prepare")?,
+            full_width: shape.qk_norm == Some(QkNorm::FullWidth),
+            decode: self.plain(decode, "attention_decode")?,
+            decode_threads,
+            combine: self.plain(decode, "attention_combine")?,
+            prompt: self.tile(prompt, "attention_prompt", tile_rows, threads, shared)?,
+            turns: rotations.start(&shape.rope.frequencies),
+            shape,
+        })
+    }
+
+    fn delta(
+        &self,
+        [few, many]: [UnitId; 2],
+        shape: DeltaShape,
+    ) -> Result<DeltaKernels, CudaError> {
+        let [step_bytes, short_rows] = self.constants(few, "delta_net_launch")?;
+        let [
+            blocks_bytes,
+            scan_bytes,
+            scan_columns,
+            gate_bytes,
+            gate_rows,
+            gate_groups,
+        ] = self.constants(many, "delta_prompt_launch")?;
+        Ok(DeltaKernels {
+            shape,
+            short_rows,
+            step: self.modules.kernel(few, "delta_step", step_bytes)?,
+            step_bytes,
+            blocks: self.modules.kernel(many, "delta_blocks", blocks_bytes)?,
+            blocks_bytes,
+            scan: self.modules.kernel(many, "delta_scan", scan_bytes)?,
+            scan_bytes,
+            scan_columns,
+            gate: self.modules.kernel(many, "delta_gate", gate_bytes)?,
+            gate_bytes,
+            gate_rows,
+            gate_groups,
+        })
+    }
+
+    fn float_matvec(&self, unit: UnitId) -> Result<FloatMatvecKernel, CudaError> {
+        let [threads, shared, outputs] = self.constants(unit, "float_matvec_launch")?;
+        let kernel = self.modules.kernel(unit, "float_matvec", shared)?;
+        Ok(FloatMatvecKernel {
+            resident: kernel.resident_blocks(self.device, threads, shared)?,
+            kernel,
+            threads,
+            shared,
+            outputs,
+        })
+    }
+
+    /// Products of matrices of `types` whose rows have up to `inputs` values.
+    fn matvec(
+        &self,
+        unit: UnitId,
+        rows: usize,
+        types: &[BlockType],
+        inputs: usize,
+    ) -> Result<MatvecKernel, CudaError> {
+        let [threads, bytes, blocks] = self.constants(unit, "matvec_launch")?;
+        let mut staged = Kinds::of(types);
+        if rows == 1 {
+            // comes straight to registers
+            staged.wide = false;
+        }
+        let mut kernel = MatvecKernel {
+            kernel: self.plain(unit, "matvec")?,
+            threads,
+            rows,
+            bytes,
+            staged,
+            blocks_max: blocks * self.device.processors as usize,
+        };
+        kernel.kernel = self.modules.kernel(unit, "matvec", kernel.shared(inputs))?;
+        Ok(kernel)
+    }
+
+    fn matmul(&self, unit: UnitId, ty: BlockType) -> Result<MatmulKernel, CudaError> {
+        let (name, launch) = match ActKind::of(ty) {
+            ActKind::Float => ("float_matmul", "float_matmul_launch"),
+            _ => ("matmul_mma", "matmul_launch"),
+        };
+        let [tile_outputs, tile_rows, threads, shared] = self.constants(unit, launch)?;
+        Ok(MatmulKernel {
+            tile_outputs,
+            matrix: self.tile(unit, name, tile_rows, threads, shared)?,
+        })
+    }
+
+    fn tile(
+        &self,
+        unit: UnitId,
+        name: &str,
+        tile_rows: usize,
+        threads: usize,
+        shared: usize,
+    ) -> Result<TileKernel, CudaError> {
+        let kernel = self.modules.kernel(unit, name, shared)?;
+        Ok(TileKernel {
+            resident: kernel.resident_blocks(self.device, threads, shared)?,
+            kernel,
+            tile_rows,
+            threads,
+            shared,
+        })
+    }
+
+    fn expert_matvec(
+        &self,
+        unit: UnitId,
+        bucket: usize,
+        needs: &Needs,
+    ) -> Result<ExpertMatvecKernels, CudaError> {
+        let [threads, gate_up_bytes, down_bytes] = self.constants(unit, "expert_matvec_launch")?;
+        let staged = Kinds::of(&self.types.expert_rows);
+        let rows = group_rows(bucket);
+        let straight = rows == 1 && staged.only_wide();
+        let mut kernels = ExpertMatvecKernels {
+            gate_up: self.plain(unit, "expert_gate_up")?,
+            down: self.plain(unit, "expert_down")?,
+            threads,
+            gate_up_bytes,
+            down_bytes,
+            rows,
+            gate_up_staged: if straight { Kinds::default() } else { staged },
+            down_staged: staged,
+        };
+        let (gate_up, down) = (
+            kernels.gate_up_shared(needs.residual),
+            kernels.down_shared(needs.expert_width),
+        );
+        kernels.gate_up = self.modules.kernel(unit, "expert_gate_up", gate_up)?;
+        kernels.down = self.modules.kernel(unit, "expert_down", down)?;
+        Ok(kernels)
+    }
+
+    fn expert_matmul(&self, unit: UnitId) -> Result<ExpertMatmulKernels, CudaError> {
+        let [tile_outputs, tile_rows, threads, shared] =
+            self.constants(unit, "expert_matmul_launch")?;
+        let tile = |name| self.tile(unit, name, tile_rows, threads, shared);
+        Ok(ExpertMatmulKernels {
+            tile_outputs,
+            gate_up: tile("expert_gate_up_mma")?,
+            matrix: tile("expert_mma")?,
+        })
+    }
+}
+
+/// Values of the longest input of a dense product.
+fn longest_input(needs: &Needs) -> usize {
+    [Act::Mixed, Act::Gate]
+        .into_iter()
+        .map(|act| needs.widths.of(act))
+        .chain([needs.residual, needs.expert_width])
+        .max()
+        .unwrap_or(0)
+}

@@ -1,0 +1,90 @@
+//! The macros of a model's shapes: what routing, attention and the delta net are compiled with.
+
+use crate::{
+    backend::shape::{
+        AttentionShape, BetaDecay, DeltaShape, Gating, HeadMap, KvType, QkNorm, RopePairs,
+    },
+    cuda::{
+        device::Device,
+        layout::{SHORT_ROWS, SPLIT},
+        set::Macros,
+    },
+};
+
+/// As `kernels/route.cu` numbers them.
+pub(super) fn gating(gating: Gating) -> usize {
+    match gating {
+        Gating::Softmax => 0,
+        Gating::Sigmoid => 1,
+        Gating::SoftmaxOfChosen => 2,
+        Gating::SqrtSoftplus => 3,
+    }
+}
+
+/// Warps that share a tile of `attention_prompt`: as many as shared memory allows. The kernel tells the exact bytes; these are for the choice.
+fn line_warps(shape: &AttentionShape, kv: KvType, device: &Device) -> usize {
+    let d = shape.kv.head_dim;
+    let wide = d > 128;
+    let unit = ((d / 8).min(16) * 1056).max((if wide { 4 } else { 8 }) * (16 * d + 32));
+    let pages = if kv == KvType::Q8_0 {
+        unit + 17_408
+    } else {
+        2 * unit
+    };
+    let each = 2048 * d.div_ceil(32) + if wide { 2176 } else { 0 };
+    let fits = |warps: &usize| warps * each + pages <= device.shared_bytes as usize;
+    [4, 2, 1].into_iter().find(fits).unwrap_or(1)
+}
+
+/// Of `kernels/attention_*.cu`.
+pub(super) fn attention_macros(shape: &AttentionShape, kv: KvType, device: &Device) -> Macros {
+    let kv_type = match kv {
+        KvType::F32 => 0,
+        KvType::F16 => 1,
+        KvType::Q8_0 => 2,
+    };
+    let rope = &shape.rope;
+    Macros::default()
+        .with("HEAD_DIM", shape.kv.head_dim)
+        .with("KV_HEADS", shape.kv.heads)
+        .with("HEADS", shape.heads)
+        .with("KV_TYPE", kv_type)
+        .with("GATED", usize::from(shape.gated))
+        .with("SPLIT", SPLIT)
+        .with("LINE_WARPS", line_warps(shape, kv, device))
+        .with(
+            "QK_NORM",
+            match shape.qk_norm {
+                None => 0,
+                Some(QkNorm::PerHead) => 1,
+                Some(QkNorm::FullWidth) => 2,
+            },
+        )
+        .with("ROPE_CHANNELS", 2 * rope.frequencies.len())
+        .with("ROPE_HALVES", usize::from(rope.pairs == RopePairs::Halves))
+        .with("CLAMP", usize::from(shape.clamp.is_some()))
+}
+
+/// Of `kernels/delta_*.cu`; cards with little shared memory keep less there.
+pub(super) fn delta_macros(shape: &DeltaShape, device: &Device) -> Macros {
+    let macros = Macros::default()
+        .with("K_HEADS", shape.k_heads)
+        .with("V_HEADS", shape.v_heads)
+        .with("KD", shape.k_dim)
+        .with("VD", shape.v_dim)
+        .with("TILED", usize::from(shape.head_map == HeadMap::Tiled))
+        .with(
+            "INTERLEAVED",
+            usize::from(shape.beta_decay == BetaDecay::Interleaved),
+        )
+        .with("SHORT_ROWS", SHORT_ROWS);
+    if device.shared_bytes >= 96 * 1024 {
+        return macros;
+    }
+    macros
+        .with("SCAN_COLUMNS", 16)
+        .with("SCAN_STAGES", 2)
+        .with("WEIGHTS_SHARED", 0)
+        .with("QUERIES_SHARED", 0)
+        .with("STEP_ROWS", 4)
+}

@@ -1,0 +1,172 @@
+//! Kernels of products, and how they are launched: the sizes of their grids and what they take of shared memory.
+
+use crate::{
+    cpu::kernels::ActKind,
+    cuda::{compile::Kernel, weights::Matrix},
+    quant::BlockType,
+};
+
+/// A kernel that works on tiles, and how it is launched.
+pub(in crate::cuda) struct TileKernel {
+    pub(in crate::cuda) kernel: Kernel,
+    pub(in crate::cuda) tile_rows: usize,
+    pub(in crate::cuda) threads: usize,
+    /// **Units**: bytes.
+    pub(in crate::cuda) shared: usize,
+    /// Blocks that are on the device at the same time: kernels that walk over tiles take no more.
+    pub(in crate::cuda) resident: usize,
+}
+
+/// Products of few rows with quantised matrices, for one bucket or, of one row, for one length of inputs.
+pub(in crate::cuda) struct MatvecKernel {
+    pub(in crate::cuda) kernel: Kernel,
+    pub(in crate::cuda) threads: usize,
+    pub(in crate::cuda) rows: usize,
+    /// **Units**: bytes of shared memory whatever the matrices.
+    pub(in crate::cuda) bytes: usize,
+    /// Kinds of activations that a block brings to shared memory.
+    pub(in crate::cuda) staged: Kinds,
+    /// Blocks of the whole grid at most.
+    pub(in crate::cuda) blocks_max: usize,
+}
+
+/// Products of few rows with float matrices, for one bucket.
+pub(in crate::cuda) struct FloatMatvecKernel {
+    pub(in crate::cuda) kernel: Kernel,
+    pub(in crate::cuda) threads: usize,
+    pub(in crate::cuda) shared: usize,
+    /// Outputs of a block at once.
+    pub(in crate::cuda) outputs: usize,
+    pub(in crate::cuda) resident: usize,
+}
+
+impl FloatMatvecKernel {
+    /// Blocks that work on `outputs` outputs: one each, if they are all on the device at once.
+    pub(in crate::cuda) fn blocks(&self, outputs: usize) -> usize {
+        if outputs <= self.resident {
+            outputs
+        } else {
+            outputs.div_ceil(self.outputs)
+        }
+    }
+}
+
+/// Products of many rows with a matrix of one type.
+pub(in crate::cuda) struct MatmulKernel {
+    pub(in crate::cuda) tile_outputs: usize,
+    pub(in crate::cuda) matrix: TileKernel,
+}
+
+/// Products of experts with few rows an expert, for one bucket.
+pub(in crate::cuda) struct ExpertMatvecKernels {
+    pub(in crate::cuda) gate_up: Kernel,
+    pub(in crate::cuda) down: Kernel,
+    pub(in crate::cuda) threads: usize,
+    /// **Units**: bytes of shared memory whatever the matrices.
+    pub(in crate::cuda) gate_up_bytes: usize,
+    pub(in crate::cuda) down_bytes: usize,
+    pub(in crate::cuda) rows: usize,
+    /// Kinds of activations that a block brings to shared memory.
+    pub(in crate::cuda) gate_up_staged: Kinds,
+    pub(in crate::cuda) down_staged: Kinds,
+}
+
+/// Products of experts of one type with many rows.
+pub(in crate::cuda) struct ExpertMatmulKernels {
+    pub(in crate::cuda) tile_outputs: usize,
+    pub(in crate::cuda) gate_up: TileKernel,
+    pub(in crate::cuda) matrix: TileKernel,
+}
+
+/// Kinds of activations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::cuda) struct Kinds {
+    pub(in crate::cuda) wide: bool,
+    narrow: bool,
+    float: bool,
+}
+
+impl Kinds {
+    /// Those that matrices of these types read.
+    pub(in crate::cuda) fn of(types: &[BlockType]) -> Self {
+        let has = |kind| types.iter().any(|ty| ActKind::of(*ty) == kind);
+        Self {
+            wide: has(ActKind::Blocks256),
+            narrow: has(ActKind::Blocks32),
+            float: has(ActKind::Float),
+        }
+    }
+
+    /// Whether there are none but blocks of 256.
+    pub(in crate::cuda) fn only_wide(self) -> bool {
+        self.wide && !self.narrow && !self.float
+    }
+
+    /// Bytes that rows of `k` values take in shared memory, in each of the kinds there are.
+    fn bytes(self, rows: usize, k: usize) -> [usize; 3] {
+        [
+            usize::from(self.wide) * rows * (k / 256) * 320,
+            usize::from(self.narrow) * (rows * k * 19 / 16).next_multiple_of(16),
+            usize::from(self.float) * rows * k * 4,
+        ]
+    }
+}
+
+/// Outputs of a matrix that a warp takes at once: see `kernels/matvec.cuh`.
+fn batch(kind: ActKind, k: usize) -> usize {
+    match kind {
+        ActKind::Blocks256 => 32 / (k / 256).next_power_of_two().clamp(1, 8),
+        ActKind::Blocks32 => 4,
+        ActKind::Float => 2,
+    }
+}
+
+impl MatvecKernel {
+    /// Blocks that work on a matrix which shares the launch with others of `outputs` outputs in all.
+    pub(in crate::cuda) fn blocks(&self, matrix: &Matrix, outputs: usize) -> usize {
+        let batches = matrix
+            .outputs
+            .div_ceil(batch(matrix.kind(), matrix.inputs))
+            .div_ceil(self.threads / 32);
+        if self.rows < 4 {
+            return batches;
+        }
+        let share = (self.blocks_max * matrix.outputs / outputs.max(1)).max(1);
+        batches.min(share)
+    }
+
+    /// **Units**: bytes of shared memory for rows of `k` values.
+    pub(in crate::cuda) fn shared(&self, k: usize) -> usize {
+        let staged = self.staged.bytes(self.rows, k);
+        self.bytes + staged.into_iter().max().unwrap_or(0).next_multiple_of(16)
+    }
+}
+
+impl ExpertMatvecKernels {
+    pub(in crate::cuda) fn gate_up_shared(&self, k: usize) -> usize {
+        self.gate_up_bytes
+            + self
+                .gate_up_staged
+                .bytes(self.rows, k)
+                .iter()
+                .sum::<usize>()
+    }
+
+    pub(in crate::cuda) fn down_shared(&self, k: usize) -> usize {
+        self.down_bytes + self.down_staged.bytes(self.rows, k).iter().sum::<usize>()
+    }
+
+    /// Blocks of a group: every warp has a batch.
+    pub(in crate::cuda) fn parts(&self, outputs: usize, batch: usize) -> usize {
+        outputs.div_ceil(batch).div_ceil(self.threads / 32)
+    }
+}
+
+/// The smaller of two matrices' batches, for kernels that take both at once.
+pub(in crate::cuda) fn batch_of(matrices: &[(BlockType, usize)]) -> usize {
+    matrices
+        .iter()
+        .map(|(ty, k)| batch(ActKind::of(*ty), *k))
+        .min()
+        .unwrap_or(1)
+}

@@ -1,0 +1,211 @@
+//! What a model's kernels are compiled from: sources with macros.
+
+use super::{
+    BUCKETS,
+    macros::{attention_macros, delta_macros, gating},
+};
+use crate::{
+    backend::{Needs, Room, shape::AttentionShape},
+    cpu::kernels::ActKind,
+    cuda::{
+        device::Device,
+        layout::CANDIDATES,
+        set::{Macros, Set, UnitId},
+        sources::{self, Source},
+        weights::Loading,
+    },
+    quant::BlockType,
+};
+
+/// The types of a model's matrices, by the kernels that read them.
+pub(super) struct Types {
+    dense: Vec<BlockType>,
+    pub(super) integers: Vec<BlockType>,
+    /// The same by the length of the matrices' rows.
+    pub(super) by_inputs: Vec<(usize, Vec<BlockType>)>,
+    floats: Vec<BlockType>,
+    experts: Vec<BlockType>,
+    /// What the experts' kernels for few rows read: experts and, as far as that brings no floats, the shared expert.
+    pub(super) expert_rows: Vec<BlockType>,
+}
+
+impl Types {
+    pub(super) fn new(loading: &Loading) -> Self {
+        let (dense, experts) = (loading.dense_types(), loading.expert_types());
+        let float = |ty: &BlockType| ActKind::of(*ty) == ActKind::Float;
+        let (floats, integers): (Vec<_>, Vec<_>) = dense.iter().partition(|ty| float(ty));
+        let mut expert_rows = experts.clone();
+        let both = experts.iter().any(float);
+        let more = dense.iter().filter(|ty| both || !float(ty));
+        expert_rows.extend(more.filter(|ty| !experts.contains(ty)));
+        let mut by_inputs = loading.dense_inputs();
+        for (_, types) in &mut by_inputs {
+            types.retain(|ty| !float(ty));
+        }
+        by_inputs.retain(|(_, types)| !types.is_empty());
+        Self {
+            dense,
+            integers,
+            by_inputs,
+            floats,
+            experts,
+            expert_rows,
+        }
+    }
+}
+
+/// The units of everything, before they are compiled.
+pub(super) struct Units {
+    pub(super) embed: UnitId,
+    pub(super) quantise: UnitId,
+    pub(super) swiglu: UnitId,
+    pub(super) norm: UnitId,
+    pub(super) combine: UnitId,
+    pub(super) choose: UnitId,
+    pub(super) routes: Vec<UnitId>,
+    pub(super) attention: Vec<[UnitId; 3]>,
+    pub(super) delta: Option<[UnitId; 2]>,
+    /// Of quantised types: for one row those of `Types::by_inputs`, and one for each bucket of more.
+    pub(super) matvec_one: Vec<UnitId>,
+    pub(super) matvec: Vec<UnitId>,
+    /// Of floats, for all buckets.
+    pub(super) float_matvec: Vec<UnitId>,
+    pub(super) matmul: Vec<(BlockType, UnitId)>,
+    pub(super) experts: Option<ExpertUnits>,
+}
+
+/// Those of the experts.
+pub(super) struct ExpertUnits {
+    pub(super) matvec: Vec<UnitId>,
+    pub(super) matmul: Vec<(BlockType, UnitId)>,
+}
+
+/// Rows of a group that a window of this bucket multiplies at once.
+pub(super) fn group_rows(bucket: usize) -> usize {
+    bucket.min(4)
+}
+
+fn typed(types: &[BlockType]) -> Macros {
+    let ids: u64 = types.iter().fold(0, |all, ty| all | 1 << *ty as u32);
+    Macros::default().with("TYPES", format!("{ids}ull"))
+}
+
+/// Products of many rows: the source for a type.
+fn matmul(ty: BlockType) -> (Source, Macros) {
+    match ActKind::of(ty) {
+        ActKind::Float => (
+            sources::FLOAT_MATMUL,
+            Macros::default().with("ELEMENT", ty as u32),
+        ),
+        _ => (sources::MATMUL, Macros::default().with("TYPE", ty.label())),
+    }
+}
+
+impl ExpertUnits {
+    fn new(set: &mut Set, types: &Types, needs: &Needs) -> Self {
+        let mut known = typed(&types.expert_rows).with("FIXED_K", needs.residual);
+        if let [width] = needs.routed_widths[..] {
+            known = known.with("FIXED_WIDTH", width);
+        }
+        match needs.shared_widths[..] {
+            [] => known = known.with("SHARED_WIDTH", 0),
+            [width] => known = known.with("SHARED_WIDTH", width),
+            _ => {}
+        }
+        let integers = types.experts.iter();
+        let integers = integers.filter(|ty| ActKind::of(**ty) != ActKind::Float);
+        Self {
+            matvec: (0..BUCKETS)
+                .map(|at| {
+                    let macros = known.clone().with("ROWS_MAX", group_rows(1 << at));
+                    set.add(sources::EXPERT_MATVEC, macros)
+                })
+                .collect(),
+            matmul: integers
+                .map(|ty| {
+                    let macros = Macros::default().with("TYPE", ty.label());
+                    (*ty, set.add(sources::EXPERT_MATMUL, macros))
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Units {
+    pub(super) fn new(
+        set: &mut Set,
+        device: &Device,
+        types: &Types,
+        needs: &Needs,
+        room: &Room,
+        shapes: &[AttentionShape],
+    ) -> Self {
+        let rows = Macros::default()
+            .with("WIDTH", needs.residual)
+            .with("USED", needs.experts_used.max(1));
+        let choose = Macros::default()
+            .with("VOCAB", needs.vocab)
+            .with("CANDIDATES", CANDIDATES);
+        let mut buckets = |source, types: &[BlockType], from: usize| -> Vec<UnitId> {
+            let buckets = if types.is_empty() { 0 } else { BUCKETS };
+            (from..buckets)
+                .map(|at| set.add(source, typed(types).with("ROWS", 1 << at)))
+                .collect()
+        };
+        let matvec = buckets(sources::MATVEC, &types.integers, 1);
+        let float_matvec = buckets(sources::FLOAT_MATVEC, &types.floats, 0);
+        Self {
+            embed: set.add(sources::EMBED, typed(&types.dense)),
+            quantise: set.add(sources::QUANTISE, Macros::default()),
+            swiglu: set.add(sources::SWIGLU, Macros::default()),
+            norm: set.add(sources::NORM, rows.clone()),
+            combine: set.add(sources::COMBINE, rows),
+            choose: set.add(sources::CHOOSE, choose),
+            routes: needs
+                .routes
+                .iter()
+                .map(|shape| {
+                    let macros = Macros::default()
+                        .with("EXPERTS", shape.experts)
+                        .with("USED", shape.used)
+                        .with("GATING", gating(shape.gating));
+                    set.add(sources::ROUTE, macros)
+                })
+                .collect(),
+            attention: shapes
+                .iter()
+                .map(|shape| {
+                    [
+                        sources::ATTENTION_PREPARE,
+                        sources::ATTENTION_DECODE,
+                        sources::ATTENTION_PROMPT,
+                    ]
+                    .map(|source| set.add(source, attention_macros(shape, room.kv_type, device)))
+                })
+                .collect(),
+            delta: needs.delta.first().map(|shape| {
+                [sources::DELTA_NET, sources::DELTA_PROMPT]
+                    .map(|source| set.add(source, delta_macros(shape, device)))
+            }),
+            matvec_one: types
+                .by_inputs
+                .iter()
+                .map(|(inputs, types)| {
+                    let macros = typed(types).with("ROWS", 1).with("FIXED_K", inputs);
+                    set.add(sources::MATVEC, macros)
+                })
+                .collect(),
+            matvec,
+            float_matvec,
+            matmul: types
+                .dense
+                .iter()
+                .map(|ty| {
+                    let (source, macros) = matmul(*ty);
+                    (*ty, set.add(source, macros))
+                })
+                .collect(),
+            experts: (needs.experts_used > 0).then(|| ExpertUnits::new(set, types, needs)),
+        }
+    }
+}
