@@ -110,10 +110,17 @@ impl Class {
         Duration::try_from_secs_f64(self.took.as_secs_f64() * times).unwrap_or(Duration::MAX)
     }
 
-    /// What `rows` rows take, if it grows evenly from here to `above`.
+    /// What `rows` rows take, if it grows by the same with every doubling from here to `above`. Experts are like that: the first rows
+    /// touch new ones, later rows mostly those that are read already.
     fn on_the_way_to(&self, above: &Self, rows: usize) -> Duration {
-        let part = (rows - self.rows) as f64 / (above.rows - self.rows) as f64;
-        self.took + above.took.saturating_sub(self.took).mul_f64(part)
+        let log = |rows: usize| (rows.max(1) as f64).log2();
+        let part =
+            (log(rows) - log(self.rows)) / (log(above.rows) - log(self.rows)).max(f64::EPSILON);
+        self.took
+            + above
+                .took
+                .saturating_sub(self.took)
+                .mul_f64(part.clamp(0.0, 1.0))
     }
 }
 
@@ -152,17 +159,17 @@ impl Curve {
         fewer.map_or(Duration::ZERO, |known| known.took)
     }
 
-    /// More rows take no less time, and no more than in proportion. Between two measurements it is taken to grow evenly.
+    /// More rows take no less time, and no more than in proportion.
     fn expect(&self, rows: usize) -> Option<Duration> {
         let above = self.of.iter().flatten().find(|known| known.rows >= rows);
         let below = self.of.iter().flatten().rfind(|known| known.rows < rows);
         match (below, above) {
             (Some(below), Some(above)) => {
-                let evenly = below.on_the_way_to(above, rows);
+                let between = below.on_the_way_to(above, rows);
                 // a measurement of much the same outweighs what others tell of it
                 let known = class(above.rows) == class(rows);
                 let bound = (!known).then(|| below.in_proportion(rows));
-                Some(evenly.min(bound.unwrap_or(evenly)))
+                Some(between.min(bound.unwrap_or(between)))
             }
             (Some(below), None) => Some(below.in_proportion(rows)),
             (None, above) => above.map(|known| known.took),
@@ -198,8 +205,8 @@ mod tests {
         // A class counts as its second longest does, with its rows.
         check(&[(5, 30), (8, 34), (6, 33)], &[(5, 33), (6, 33), (8, 44)]);
         check(
-            &[(1, 7), (128, 134)],
-            &[(2, 8), (8, 14), (16, 22), (64, 70), (256, 268)],
+            &[(1, 7), (128, 133)],
+            &[(2, 14), (16, 79), (64, 115), (256, 266)],
         );
         check(&[(1, 2), (64, 317)], &[(2, 4), (16, 32)]);
         check(&[(usize::MAX, 7)], &[(usize::MAX, 7), (1, 7)]);

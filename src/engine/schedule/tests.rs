@@ -291,9 +291,9 @@ fn prompts_ride_within_half_of_the_pause() {
     // Not measured: no more than in proportion.
     check(&[(1, 10)], 6, Beside, &[(0, 1), (1, 4)]);
     // Short ones ride with what is left of the pause, as far as four windows go.
-    check(&[(1, 10)], 12, Beside, &[(0, 1), (1, 8)]);
-    check(&[(1, 10)], 32, Beside, &[(0, 1), (1, 8)]);
-    check(&[(1, 10)], 33, Chunk, &[(1, 5)]);
+    check(&[(1, 10)], 12, Beside, &[(0, 1), (1, 7)]);
+    check(&[(1, 10)], 28, Beside, &[(0, 1), (1, 7)]);
+    check(&[(1, 10)], 29, Chunk, &[(1, 4)]);
     check(&[(1, 46)], 1, Beside, &[(0, 1), (1, 1)]);
     // Slow windows have a longer pause.
     check(&[(1, 80), (2, 80)], 1, Beside, &[(0, 1), (1, 1)]);
