@@ -227,6 +227,9 @@ pub trait Backend: Sized + 'static {
     /// Prompt rows that a window of the decode lane has room for, beside a row for every slot.
     const SPARE_ROWS: usize;
 
+    /// Slices that may still be computed when the next one is enqueued.
+    const SLICES_AHEAD: usize;
+
     /// Whether a window takes as long on either lane, because both are computed in the same way.
     const LANES_ALIKE: bool;
 

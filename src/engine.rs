@@ -115,6 +115,7 @@ impl<E: Executor> Engine<E> {
                 decode_rows: capacity.decode_rows,
                 logits_rows: capacity.logits_rows,
                 chunk_rows: settings.chunk_rows.unwrap_or(capacity.rows),
+                slices_ahead: capacity.slices_ahead,
             },
             waiting: VecDeque::with_capacity(board.places()),
             active: (0..capacity.slots).map(|_| None).collect(),

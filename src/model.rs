@@ -220,6 +220,7 @@ impl<B: Backend> Executor for Runner<B> {
             layers: self.model.trunk.len(),
             vocab: self.model.needs.vocab,
             context: self.context,
+            slices_ahead: B::SLICES_AHEAD,
             lanes_alike: B::LANES_ALIKE,
             candidates: B::CANDIDATES,
         }

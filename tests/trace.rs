@@ -30,6 +30,7 @@ impl Executor for Indifferent {
             layers: 1,
             vocab: 3,
             context: 64,
+            slices_ahead: 0,
             lanes_alike: false,
             candidates: 0,
         }

@@ -227,6 +227,7 @@ impl Backend for Cuda {
     const GAP_MAX: Duration = Duration::from_millis(30);
     const CHUNK_ROWS: usize = 2048;
     const SPARE_ROWS: usize = 8;
+    const SLICES_AHEAD: usize = 1;
     const LANES_ALIKE: bool = false;
     const CANDIDATES: usize = layout::CANDIDATES;
 

@@ -58,14 +58,6 @@ impl Costs {
     }
 }
 
-/// The next smaller number of rows whose costs are kept apart.
-pub fn step_down(rows: usize) -> usize {
-    match class(rows) {
-        0 => 0,
-        class => 1 << (class - 1),
-    }
-}
-
 /// The last measurements of a class.
 #[derive(Clone, Copy, Debug)]
 struct Class {
@@ -248,13 +240,5 @@ mod tests {
         };
         check(&hiccup(MEMORY as usize), &[(64, 5000)]);
         check(&hiccup(1 + MEMORY as usize), &[(64, 64)]);
-    }
-
-    #[test]
-    fn steps_go_down_to_nothing() {
-        let steps: Vec<_> = std::iter::successors(Some(132), |rows| Some(step_down(*rows)))
-            .take(10)
-            .collect();
-        assert_eq!(steps, [132, 128, 64, 32, 16, 8, 4, 2, 1, 0]);
     }
 }

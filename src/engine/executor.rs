@@ -105,6 +105,8 @@ pub struct Capacity {
     pub vocab: usize,
     /// Positions a sequence may have.
     pub context: usize,
+    /// Slices that may still be under way when [`advance`](Executor::advance) returns.
+    pub slices_ahead: usize,
     /// Whether a pass takes as long on either lane.
     pub lanes_alike: bool,
     /// How many likeliest tokens [`Outcome::Candidates`] holds; 0 if the executor does not tell them.
@@ -138,7 +140,7 @@ pub trait Executor: 'static {
     fn begin(&mut self, lane: Lane, spans: &[Span<'_>]) -> Result<Self::Pass, Self::Error>;
 
     /// Advances by one slice: a layer, or part of one where a whole layer takes more than some tens of milliseconds. A pass of the decode lane
-    /// may go all the way at once. No more than this one slice is still being computed on return: the engine measures the time from return to return.
+    /// may go all the way at once. No more than [`Capacity::slices_ahead`] are still being computed on return: the engine measures the time from return to return.
     fn advance(&mut self, pass: &mut Self::Pass) -> Result<Progress, Self::Error>;
 
     /// Takes a slot's rows out of a pass between two slices. What they have left behind is torn: the slot must be `reset`.

@@ -15,11 +15,7 @@
 
 use std::time::Duration;
 
-use super::{
-    costs::{Costs, step_down},
-    executor::Slot,
-    sequence::Want,
-};
+use super::{costs::Costs, executor::Slot, sequence::Want};
 
 /// What one sequence wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +43,8 @@ pub struct Room {
     pub logits_rows: usize,
     /// Prompt rows, of all prompts together.
     pub chunk_rows: usize,
+    /// Slices that may still be under way when the next one is begun.
+    pub slices_ahead: usize,
 }
 
 /// The rows that a window holds of one sequence.
@@ -106,8 +104,8 @@ pub fn schedule(demands: &mut [Demand], now: &Situation<'_>, plan: &mut Vec<Shar
     let (next, rows) = match now.pass_rows {
         Some(rows) => (Next::Slice, rows),
         None => {
-            let limit = (window.rows > 0).then_some(window.limit);
-            (Next::Chunk, now.chunk_rows(left_of_all(demands), limit))
+            let slice_max = (window.rows > 0).then(|| window.slice_max());
+            (Next::Chunk, now.chunk_rows(left_of_all(demands), slice_max))
         }
     };
     match (plan.is_empty(), rows) {
@@ -124,24 +122,19 @@ pub fn schedule(demands: &mut [Demand], now: &Situation<'_>, plan: &mut Vec<Shar
 }
 
 impl Situation<'_> {
-    /// Rows of a chunk for the prompt lane, beside streams that may pause for `limit`, if there are any.
+    /// Rows of a chunk for the prompt lane, whose slices should take no more than `slice_max`.
     ///
-    /// Then a slice should take no more than half of that. Of the parts of a chunk the largest is taken that is sure not to, or that
-    /// has not been measured while half of it has been and does not. If none is, the smallest, unless that hardly helps.
-    fn chunk_rows(&self, wanted: usize, limit: Option<Duration>) -> usize {
+    /// Of the parts of a chunk the largest is taken whose slices are sure not to. If none is, the smallest, unless that hardly helps.
+    fn chunk_rows(&self, wanted: usize, slice_max: Option<Duration>) -> usize {
         let most = wanted.min(self.room.chunk_rows).min(self.room.rows);
-        let Some(limit) = limit else {
+        let Some(slice_max) = slice_max else {
             return most;
         };
         let costs = self.costs;
-        let tries = |rows| {
-            let half = costs.measured_slice(step_down(rows));
-            costs.measured_slice(rows).is_none() && half.is_some_and(|half| half <= limit / 2)
-        };
-        let parts = CHUNK_PARTS.map(|part| most.div_ceil(part));
-        let short = |rows: &usize| costs.slice(*rows) <= limit / 2 || tries(*rows);
-        let least = parts[CHUNK_PARTS.len() - 1];
-        let found = parts.into_iter().find(short);
+        let least = most.div_ceil(CHUNK_PARTS);
+        let parts = (1..=CHUNK_PARTS).rev();
+        let mut parts = parts.map(|part| most.saturating_mul(part).div_ceil(CHUNK_PARTS));
+        let found = parts.find(|rows| costs.slice(*rows) <= slice_max);
         let measured = costs.measured_slice(most).zip(costs.measured_slice(least));
         found.unwrap_or(match measured {
             Some((whole, part)) if whole <= 2 * part => most,
@@ -150,8 +143,8 @@ impl Situation<'_> {
     }
 }
 
-/// Parts of a chunk that may be taken beside streams, largest first.
-const CHUNK_PARTS: [usize; 4] = [1, 2, 4, 8];
+/// Beside streams a chunk may be so many times smaller.
+const CHUNK_PARTS: usize = 8;
 
 /// Windows in which a prompt may be read to the end, rather than wait for its turn on the prompt lane, and windows with such prompts
 /// that may follow each other without a slice between them.
@@ -255,12 +248,22 @@ impl<'a> Window<'a> {
         self.limit * 9 / 10
     }
 
-    /// Whether it comes before the next slice of a pass of so many rows.
+    /// Whether it comes before the next slice of a pass of so many rows: because it would end too late after it, or because prompts ride.
     fn comes_first(&self, pass_rows: usize) -> bool {
-        // It would end too late after one more slice. That counts twice, because a device may be behind by one.
         let costs = self.now.costs;
-        let ends = self.waited + 2 * costs.slice(pass_rows) + costs.window(self.rows);
+        let ends = self.waited + self.slices() * costs.slice(pass_rows) + costs.window(self.rows);
         !self.now.slice_owed && (self.rides || ends > self.pause())
+    }
+
+    /// What a slice may take, so that one and a window fit into a pause.
+    fn slice_max(&self) -> Duration {
+        let window = self.now.costs.window(self.rows);
+        self.pause().saturating_sub(window) / self.slices()
+    }
+
+    /// How many slices it waits for if one more is begun.
+    fn slices(&self) -> u32 {
+        u32::try_from(1 + self.now.room.slices_ahead).unwrap_or(u32::MAX)
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) const CAPACITY: Capacity = Capacity {
     layers: 5,
     vocab: VOCAB,
     context: 256,
+    slices_ahead: 0,
     lanes_alike: false,
     candidates: 0,
 };

@@ -117,6 +117,7 @@ impl Room {
             layers: LAYERS,
             vocab: VOCAB,
             context: 120_000,
+            slices_ahead: 0,
             lanes_alike: false,
             candidates: 8,
         };

@@ -174,6 +174,7 @@ impl Evening {
             layers: dice.from(1, 5),
             vocab: VOCAB,
             context: dice.pick(&[2, 20, 64, 65, 200, 400]),
+            slices_ahead: 0,
             lanes_alike: machine != LANES_DIFFER,
             candidates: dice.pick(&[0, 1, 6, VOCAB]),
         };

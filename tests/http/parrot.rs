@@ -63,6 +63,7 @@ impl Parrot {
             layers: LAYERS,
             vocab: 0,
             context,
+            slices_ahead: 0,
             lanes_alike: false,
             candidates: 0,
         };

@@ -7,6 +7,7 @@ const ROOM: Room = Room {
     decode_rows: 64,
     logits_rows: 8,
     chunk_rows: 32,
+    slices_ahead: 1,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -147,6 +148,7 @@ fn chunks() {
         decode_rows: usize::MAX,
         logits_rows: usize::MAX,
         chunk_rows: usize::MAX,
+        slices_ahead: 1,
     };
     let half = usize::MAX / 2;
     check(all, &[p(usize::MAX); 2], Chunk, &[(0, half + 1), (1, half)]);
@@ -315,14 +317,16 @@ fn chunks_are_smaller_where_slices_take_long() {
         check_in(&now, &[(N, 0), (p(99), 0)], Chunk, &[(1, 32)]);
     };
     check(&[], 32);
-    check(&[(32, 50)], 32);
-    check(&[(32, 51)], 4);
+    check(&[(32, 45)], 32);
+    check(&[(32, 46)], 4);
     // By bounds: more rows take no more than in proportion.
     check(&[(4, 10)], 16);
     check(&[(4, 10), (16, 20)], 32);
-    // By trial.
-    check(&[(4, 10), (16, 40)], 32);
+    // Smaller parts, and then larger ones again.
     check(&[(4, 10), (16, 40), (32, 80)], 16);
+    check(&[(4, 10), (16, 30)], 24);
+    check(&[(4, 10), (24, 40)], 24);
+    check(&[(4, 10), (24, 40), (22, 30), (23, 30), (24, 30)], 32);
     check(&[(4, 60)], 4);
     check(&[(4, 60), (32, 121)], 4);
     check(&[(4, 60), (32, 120)], 32);
@@ -365,6 +369,7 @@ fn room() -> impl Strategy<Value = Room> {
             decode_rows,
             logits_rows,
             chunk_rows,
+            slices_ahead: rows % 2,
         },
     )
 }
