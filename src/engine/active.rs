@@ -126,6 +126,7 @@ impl Active {
             arrival: self.request.id,
             served: self.served,
             waited: now.saturating_duration_since(self.since),
+            first: self.request.sequence.computed(),
             want,
         }
     }

@@ -1,25 +1,51 @@
-//! What slices and windows take on this machine, by how many rows they have.
+//! What slices and windows take on this machine, by how many rows they have and how far these look back.
 //!
 //! Knows rows and durations; knows neither clocks nor sequences. What counts is the second longest of the last few: a stream's pause is as
-//! long as the slowest kind of layer makes it, but a single hiccup says nothing.
+//! long as the slowest kind of layer makes it, but a single hiccup says nothing. Layers are told apart no further than that, and the experts that
+//! rows touch are part of what so many rows take.
+
+mod attention;
+mod curve;
 
 use std::time::Duration;
 
-/// One for every factor of two.
-const CLASSES: usize = 24;
+use self::{attention::Attention, curve::Curve};
 
-/// The last measurements of a class that count.
-const LAST: usize = 16;
+/// What is to be computed, as far as it decides how long that takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Rows.
+    pub rows: usize,
+    /// Positions that they attend to, of all rows together.
+    pub attended: u64,
+}
 
-/// Measurements of other classes after which a class counts as not measured: conditions change, and a hiccup must not be held against
-/// a class that is then never tried again.
-const MEMORY: u32 = 512;
+impl Load {
+    /// `rows` rows of one sequence, the first at position `first`.
+    pub fn of(rows: usize, first: usize) -> Self {
+        let (rows_long, first) = (rows as u64, first as u64);
+        Self {
+            rows,
+            attended: rows_long.saturating_mul(first.saturating_add(rows_long / 2)),
+        }
+    }
+
+    /// Both together.
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            rows: self.rows + other.rows,
+            attended: self.attended.saturating_add(other.attended),
+        }
+    }
+}
 
 /// What has been measured so far.
 #[derive(Clone, Debug, Default)]
 pub struct Costs {
     slices: Curve,
+    /// Without attention.
     windows: Curve,
+    attention: Attention,
 }
 
 impl Costs {
@@ -29,8 +55,10 @@ impl Costs {
     }
 
     /// All of a pass took so long: one of the decode lane, or one that would take the same there.
-    pub fn note_window(&mut self, rows: usize, took: Duration) {
-        self.windows.note(rows, took);
+    pub fn note_window(&mut self, load: Load, took: Duration) {
+        self.attention.note(load, took);
+        let rest = took.saturating_sub(self.attention.takes(load));
+        self.windows.note(load.rows, rest);
     }
 
     /// What a slice will take, or a bound for it.
@@ -48,142 +76,35 @@ impl Costs {
     }
 
     /// What a window will take, or a bound for it.
-    pub fn window(&self, rows: usize) -> Duration {
-        self.windows.expect(rows).unwrap_or_default()
+    pub fn window(&self, load: Load) -> Duration {
+        self.windows.expect(load.rows).unwrap_or_default() + self.attention.takes(load)
     }
 
     /// What a window will take at least, as far as is known.
-    pub fn window_least(&self, rows: usize) -> Duration {
-        self.windows.least(rows)
-    }
-}
-
-/// The last measurements of a class.
-#[derive(Clone, Copy, Debug)]
-struct Class {
-    /// What rows took, and how many they were; the first `count`, in no order.
-    last: [(Duration, usize); LAST],
-    count: usize,
-    /// Where the next one goes.
-    next: usize,
-    /// The second longest of them, or the only one.
-    took: Duration,
-    /// With so many rows.
-    rows: usize,
-    /// Measurements of other classes since.
-    age: u32,
-}
-
-impl Class {
-    const EMPTY: Self = Self {
-        last: [(Duration::ZERO, 0); LAST],
-        count: 0,
-        next: 0,
-        took: Duration::ZERO,
-        rows: 0,
-        age: 0,
-    };
-
-    fn note(&mut self, rows: usize, took: Duration) {
-        self.last[self.next] = (took, rows);
-        self.next = (self.next + 1) % LAST;
-        self.count = LAST.min(self.count + 1);
-        let mut longest = [Self::EMPTY.last[0]; 2];
-        for &last in &self.last[..self.count] {
-            longest = [longest[0].max(last), longest[1].max(last.min(longest[0]))];
-        }
-        (self.took, self.rows) = longest[usize::from(self.count > 1)];
-        self.age = 0;
-    }
-
-    /// What `rows` rows take, if time is in proportion.
-    fn in_proportion(&self, rows: usize) -> Duration {
-        let times = rows as f64 / self.rows.max(1) as f64;
-        Duration::try_from_secs_f64(self.took.as_secs_f64() * times).unwrap_or(Duration::MAX)
-    }
-
-    /// What `rows` rows take, if it grows by the same with every doubling from here to `above`. Experts are like that: the first rows
-    /// touch new ones, later rows mostly those that are read already.
-    fn on_the_way_to(&self, above: &Self, rows: usize) -> Duration {
-        let log = |rows: usize| (rows.max(1) as f64).log2();
-        let part =
-            (log(rows) - log(self.rows)) / (log(above.rows) - log(self.rows)).max(f64::EPSILON);
-        self.took
-            + above
-                .took
-                .saturating_sub(self.took)
-                .mul_f64(part.clamp(0.0, 1.0))
-    }
-}
-
-/// Times by number of rows; class `i` is for more than `2^(i-1)` and at most `2^i`.
-#[derive(Clone, Debug, Default)]
-struct Curve {
-    of: [Option<Class>; CLASSES],
-}
-
-fn class(rows: usize) -> usize {
-    let log = usize::BITS - rows.saturating_sub(1).leading_zeros();
-    (log as usize).min(CLASSES - 1)
-}
-
-impl Curve {
-    fn note(&mut self, rows: usize, took: Duration) {
-        for class in &mut self.of {
-            if let Some(known) = class {
-                known.age += 1;
-                if known.age > MEMORY {
-                    *class = None;
-                }
-            }
-        }
-        let class = &mut self.of[class(rows)];
-        class.get_or_insert(Class::EMPTY).note(rows, took);
-    }
-
-    fn took(&self, rows: usize) -> Option<Duration> {
-        self.of[class(rows)].as_ref().map(|known| known.took)
-    }
-
-    /// More rows never take less time.
-    fn least(&self, rows: usize) -> Duration {
-        let fewer = self.of.iter().flatten().rfind(|known| known.rows <= rows);
-        fewer.map_or(Duration::ZERO, |known| known.took)
-    }
-
-    /// More rows take no less time, and no more than in proportion.
-    fn expect(&self, rows: usize) -> Option<Duration> {
-        let above = self.of.iter().flatten().find(|known| known.rows >= rows);
-        let below = self.of.iter().flatten().rfind(|known| known.rows < rows);
-        match (below, above) {
-            (Some(below), Some(above)) => {
-                let between = below.on_the_way_to(above, rows);
-                // a measurement of much the same outweighs what others tell of it
-                let known = class(above.rows) == class(rows);
-                let bound = (!known).then(|| below.in_proportion(rows));
-                Some(between.min(bound.unwrap_or(between)))
-            }
-            (Some(below), None) => Some(below.in_proportion(rows)),
-            (None, above) => above.map(|known| known.took),
-        }
+    pub fn window_least(&self, load: Load) -> Duration {
+        self.windows.least(load.rows) + self.attention.takes(load)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{curve::MEMORY, *};
 
     const MS: Duration = Duration::from_millis(1);
+
+    fn rows_of(rows: usize) -> Load {
+        Load { rows, attended: 0 }
+    }
 
     /// Measurements (rows, ms) in order, and what is expected then.
     fn check(measured: &[(usize, u32)], expected: &[(usize, u32)]) {
         let mut costs = Costs::default();
         for (rows, ms) in measured {
-            costs.note_window(*rows, *ms * MS);
+            costs.note_window(rows_of(*rows), *ms * MS);
         }
         let found: Vec<_> = expected
             .iter()
-            .map(|(rows, _)| costs.window(*rows))
+            .map(|(rows, _)| costs.window(rows_of(*rows)))
             .collect();
         let expected: Vec<_> = expected.iter().map(|(_, ms)| *ms * MS).collect();
         assert_eq!(found, expected, "after {measured:?}");
@@ -207,10 +128,10 @@ mod tests {
     #[test]
     fn what_was_measured_with_fewer_rows_is_the_least() {
         let mut costs = Costs::default();
-        assert_eq!(costs.window_least(9), Duration::ZERO);
-        costs.note_window(4, 5 * MS);
-        costs.note_window(64, 20 * MS);
-        let least = [1, 4, 9, 64, 65].map(|rows| costs.window_least(rows));
+        assert_eq!(costs.window_least(rows_of(9)), Duration::ZERO);
+        costs.note_window(rows_of(4), 5 * MS);
+        costs.note_window(rows_of(64), 20 * MS);
+        let least = [1, 4, 9, 64, 65].map(|rows| costs.window_least(rows_of(rows)));
         assert_eq!(least, [0, 5, 5, 20, 20].map(|ms| ms * MS));
     }
 
@@ -240,5 +161,27 @@ mod tests {
         };
         check(&hiccup(MEMORY as usize), &[(64, 5000)]);
         check(&hiccup(1 + MEMORY as usize), &[(64, 64)]);
+    }
+
+    #[test]
+    fn a_long_context_costs_more() {
+        let mut costs = Costs::default();
+        costs.note_window(Load::of(4, 100), 40 * MS);
+        // a chunk at a time: 2 ms a row, and 0.2 us a position
+        let chunk = |first: usize| {
+            let load = Load::of(128, first);
+            let took = 256 * MS + Duration::from_nanos(200 * load.attended);
+            (load, took)
+        };
+        for first in (0..4096).step_by(128) {
+            let (load, took) = chunk(first);
+            costs.note_window(load, took);
+        }
+        let (load, took) = chunk(8000);
+        let expected = costs.window(load);
+        let close = took * 9 / 10..took * 11 / 10;
+        assert!(close.contains(&expected), "{expected:?} for {took:?}");
+        let short = costs.window(Load::of(4, 100));
+        assert!((35 * MS..45 * MS).contains(&short), "{short:?}");
     }
 }

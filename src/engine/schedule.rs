@@ -15,7 +15,11 @@
 
 use std::time::Duration;
 
-use super::{costs::Costs, executor::Slot, sequence::Want};
+use super::{
+    costs::{Costs, Load},
+    executor::Slot,
+    sequence::Want,
+};
 
 /// What one sequence wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub struct Demand {
     pub served: u64,
     /// How long it has been waiting: since its last window, its admission, or since its reader had room again.
     pub waited: Duration,
+    /// Position of its next row.
+    pub first: usize,
     /// The rows it could use.
     pub want: Want,
 }
@@ -97,14 +103,14 @@ pub fn schedule(demands: &mut [Demand], now: &Situation<'_>, plan: &mut Vec<Shar
     let mut window = Window::new(now);
     window.share_decode(demands, plan);
     demands.sort_unstable_by_key(|d| (left(d), d.arrival));
-    if window.rows > 0 || now.pass_rows.is_some() {
+    if window.load.rows > 0 || now.pass_rows.is_some() {
         window.share_prompts(demands, plan);
     }
     // What did not find a place there goes on the prompt lane.
     let (next, rows) = match now.pass_rows {
         Some(rows) => (Next::Slice, rows),
         None => {
-            let slice_max = (window.rows > 0).then(|| window.slice_max());
+            let slice_max = (window.load.rows > 0).then(|| window.slice_max());
             (Next::Chunk, now.chunk_rows(left_of_all(demands), slice_max))
         }
     };
@@ -154,7 +160,7 @@ pub const RIDES_MAX: usize = 4;
 struct Window<'a> {
     now: &'a Situation<'a>,
     /// In it so far.
-    rows: usize,
+    load: Load,
     /// Rows with logits that still fit.
     logits_rows: usize,
     /// The longest that a stream in it has waited.
@@ -169,7 +175,7 @@ impl<'a> Window<'a> {
     fn new(now: &'a Situation<'a>) -> Self {
         Self {
             now,
-            rows: 0,
+            load: Load::default(),
             logits_rows: now.room.logits_rows,
             waited: Duration::ZERO,
             rides: false,
@@ -182,7 +188,7 @@ impl<'a> Window<'a> {
             let Want::Decode { rows } = demand.want else {
                 continue;
             };
-            if self.rows + rows <= self.now.room.decode_rows && rows <= self.logits_rows {
+            if self.load.rows + rows <= self.now.room.decode_rows && rows <= self.logits_rows {
                 self.logits_rows -= rows;
                 self.waited = self.waited.max(demand.waited);
                 self.put(demand, rows, plan);
@@ -190,25 +196,28 @@ impl<'a> Window<'a> {
         }
         // Where windows alone take most of the pause, prompts still have most of the time. What they have not been seen to take counts
         // against the prompts.
-        let alone = self.now.costs.window_least(self.rows);
+        let alone = self.now.costs.window_least(self.load);
         self.limit = self.limit.max(3 * alone);
     }
 
     /// Shares spare rows out to prompts and crosses out whoever is in, or need not be read on the prompt lane.
     fn share_prompts(&mut self, demands: &mut [Demand], plan: &mut Vec<Share>) {
-        let spare = self.spare(self.limit / 2);
+        let reach = demands.iter().filter(|d| left(d) > 0).map(|d| d.first);
+        let reach = reach.max().unwrap_or(0);
+        let spare = self.spare(self.limit / 2, reach);
         let chunk = left_of_all(demands).min(self.now.room.chunk_rows);
         let all = self.now.pass_rows.is_none() && chunk.div_ceil(2) <= spare;
         if all && chunk > 0 && self.logits_rows > 0 {
             let first = plan.len();
             share_chunk(demands, chunk.min(spare), self.logits_rows, plan);
-            self.rows += plan[first..].iter().map(|share| share.rows).sum::<usize>();
+            let rows = plan[first..].iter().map(|share| share.rows).sum();
+            self.load = self.load.with(Load::of(rows, reach));
             demands
                 .iter_mut()
                 .for_each(|demand| demand.want = Want::Nothing);
             return;
         }
-        let mut spare = self.spare(self.pause().saturating_sub(self.waited));
+        let mut spare = self.spare(self.pause().saturating_sub(self.waited), reach);
         let most = RIDES_MAX.saturating_mul(spare);
         for demand in demands {
             let left = left(demand);
@@ -227,20 +236,21 @@ impl<'a> Window<'a> {
     }
 
     fn put(&mut self, demand: &Demand, rows: usize, plan: &mut Vec<Share>) {
-        self.rows += rows;
+        self.load = self.load.with(Load::of(rows, demand.first));
         plan.push(Share {
             slot: demand.slot,
             rows,
         });
     }
 
-    /// Prompt rows with which the window takes no longer than `most`.
-    fn spare(&self, most: Duration) -> usize {
-        let mut rows = self.now.room.decode_rows;
-        while rows > self.rows && self.now.costs.window(rows) > most {
+    /// Prompt rows, from position `reach` on, with which the window takes no longer than `most`.
+    fn spare(&self, most: Duration, reach: usize) -> usize {
+        let takes = |rows| self.now.costs.window(self.load.with(Load::of(rows, reach)));
+        let mut rows = self.now.room.decode_rows.saturating_sub(self.load.rows);
+        while rows > 0 && takes(rows) > most {
             rows -= rows.div_ceil(8);
         }
-        rows.saturating_sub(self.rows)
+        rows
     }
 
     /// The pause, less a tenth of it for what comes between.
@@ -251,13 +261,13 @@ impl<'a> Window<'a> {
     /// Whether it comes before the next slice of a pass of so many rows: because it would end too late after it, or because prompts ride.
     fn comes_first(&self, pass_rows: usize) -> bool {
         let costs = self.now.costs;
-        let ends = self.waited + self.slices() * costs.slice(pass_rows) + costs.window(self.rows);
+        let ends = self.waited + self.slices() * costs.slice(pass_rows) + costs.window(self.load);
         !self.now.slice_owed && (self.rides || ends > self.pause())
     }
 
     /// What a slice may take, so that one and a window fit into a pause.
     fn slice_max(&self) -> Duration {
-        let window = self.now.costs.window(self.rows);
+        let window = self.now.costs.window(self.load);
         self.pause().saturating_sub(window) / self.slices()
     }
 

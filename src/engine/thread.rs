@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     Engine, EngineSettings, Handle, SettingsError, Turn,
+    costs::Load,
     event::Inbox,
     executor::{Ask, Executor, Lane, PageId, Progress, Slot, Span},
     request::Token,
@@ -105,7 +106,8 @@ impl<E: Executor> Engine<E> {
             executor.finish(pass)?;
             if lane == Lane::Decode {
                 // Of the second window, whose weights may be in memory already.
-                self.costs.note_window(1, executor.now() - begun);
+                self.costs
+                    .note_window(Load::of(1, 0), executor.now() - begun);
             }
             let logits = executor.logits(0)?;
             if !logits.iter().all(|l| l.is_finite()) {

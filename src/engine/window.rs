@@ -10,6 +10,7 @@ use std::{
 use super::{
     Engine, Turn,
     active::{Choice, Ending},
+    costs::Load,
     executor::{Executor, Lane, Outcome, Progress, Span},
     request::EngineError,
     schedule::{Next, RIDES_MAX, Share, Situation, schedule},
@@ -94,6 +95,7 @@ pub(super) struct Flight<P> {
     /// Whose rows it holds, in the order of the executor's spans.
     shares: Vec<Share>,
     census: Census,
+    load: Load,
     /// What its scheduling took.
     schedule: Duration,
     /// What it has taken so far: beginning and slices, without what came between.
@@ -160,6 +162,9 @@ impl<E: Executor> Engine<E> {
         let pass = self.executor.begin(lane, &spans)?;
         self.flights[lane as usize] = Some(Flight {
             pass,
+            load: spans.iter().fold(Load::default(), |load, span| {
+                load.with(Load::of(span.tokens.len(), span.first as usize))
+            }),
             shares,
             census,
             schedule: begun - started,
@@ -234,7 +239,7 @@ impl<E: Executor> Engine<E> {
 
     /// Turns a finished pass into tokens.
     fn complete(&mut self, lane: Lane, flight: Flight<E::Pass>) -> Result<(), E::Error> {
-        let (rows, begun) = (flight.rows(), self.executor.now());
+        let begun = self.executor.now();
         self.executor.finish(flight.pass)?;
         let computed = self.executor.now();
         let mut row = 0;
@@ -260,7 +265,7 @@ impl<E: Executor> Engine<E> {
             emit: self.executor.now() - sampled,
         };
         if lane == Lane::Decode || self.board.capacity.lanes_alike {
-            self.costs.note_window(rows, parts.total());
+            self.costs.note_window(flight.load, parts.total());
         }
         self.tell(flight.census, generated, parts);
         self.shares[lane as usize] = flight.shares;

@@ -1,0 +1,125 @@
+//! Times by number of rows, as far as they have been measured.
+
+use std::time::Duration;
+
+/// One for every factor of two.
+pub(super) const CLASSES: usize = 24;
+
+/// The last measurements of a class that count.
+const LAST: usize = 16;
+
+/// Measurements of other classes after which a class counts as not measured: conditions change, and a hiccup must not be held against
+/// a class that is then never tried again.
+pub(super) const MEMORY: u32 = 512;
+
+/// The last measurements of a class.
+#[derive(Clone, Copy, Debug)]
+struct Class {
+    /// What rows took, and how many they were; the first `count`, in no order.
+    last: [(Duration, usize); LAST],
+    count: usize,
+    /// Where the next one goes.
+    next: usize,
+    /// The second longest of them, or the only one.
+    took: Duration,
+    /// With so many rows.
+    rows: usize,
+    /// Measurements of other classes since.
+    age: u32,
+}
+
+impl Class {
+    const EMPTY: Self = Self {
+        last: [(Duration::ZERO, 0); LAST],
+        count: 0,
+        next: 0,
+        took: Duration::ZERO,
+        rows: 0,
+        age: 0,
+    };
+
+    fn note(&mut self, rows: usize, took: Duration) {
+        self.last[self.next] = (took, rows);
+        self.next = (self.next + 1) % LAST;
+        self.count = LAST.min(self.count + 1);
+        let mut longest = [Self::EMPTY.last[0]; 2];
+        for &last in &self.last[..self.count] {
+            longest = [longest[0].max(last), longest[1].max(last.min(longest[0]))];
+        }
+        (self.took, self.rows) = longest[usize::from(self.count > 1)];
+        self.age = 0;
+    }
+
+    /// What `rows` rows take, if time is in proportion.
+    fn in_proportion(&self, rows: usize) -> Duration {
+        let times = rows as f64 / self.rows.max(1) as f64;
+        Duration::try_from_secs_f64(self.took.as_secs_f64() * times).unwrap_or(Duration::MAX)
+    }
+
+    /// What `rows` rows take, if it grows by the same with every doubling from here to `above`. Experts are like that: the first rows
+    /// touch new ones, later rows mostly those that are read already.
+    fn on_the_way_to(&self, above: &Self, rows: usize) -> Duration {
+        let log = |rows: usize| (rows.max(1) as f64).log2();
+        let part =
+            (log(rows) - log(self.rows)) / (log(above.rows) - log(self.rows)).max(f64::EPSILON);
+        self.took
+            + above
+                .took
+                .saturating_sub(self.took)
+                .mul_f64(part.clamp(0.0, 1.0))
+    }
+}
+
+/// Times by number of rows; class `i` is for more than `2^(i-1)` and at most `2^i`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Curve {
+    of: [Option<Class>; CLASSES],
+}
+
+/// Rows count as much the same within a class.
+pub(super) fn class(rows: usize) -> usize {
+    let log = usize::BITS - rows.saturating_sub(1).leading_zeros();
+    (log as usize).min(CLASSES - 1)
+}
+
+impl Curve {
+    pub(super) fn note(&mut self, rows: usize, took: Duration) {
+        for class in &mut self.of {
+            if let Some(known) = class {
+                known.age += 1;
+                if known.age > MEMORY {
+                    *class = None;
+                }
+            }
+        }
+        let class = &mut self.of[class(rows)];
+        class.get_or_insert(Class::EMPTY).note(rows, took);
+    }
+
+    pub(super) fn took(&self, rows: usize) -> Option<Duration> {
+        self.of[class(rows)].as_ref().map(|known| known.took)
+    }
+
+    /// More rows never take less time.
+    pub(super) fn least(&self, rows: usize) -> Duration {
+        let fewer = self.of.iter().flatten().rfind(|known| known.rows <= rows);
+        fewer.map_or(Duration::ZERO, |known| known.took)
+    }
+
+    /// More rows take no less time, and no more than in proportion.
+    pub(super) fn expect(&self, rows: usize) -> Option<Duration> {
+        let above = self.of.iter().flatten().find(|known| known.rows >= rows);
+        let below = self.of.iter().flatten().rfind(|known| known.rows < rows);
+        match (below, above) {
+            (Some(below), Some(above)) => {
+                let between = below.on_the_way_to(above, rows);
+                // a measurement of much the same outweighs what others tell of it
+                let known = class(above.rows) == class(rows);
+                let bound = (!known).then(|| below.in_proportion(rows));
+                Some(between.min(bound.unwrap_or(between)))
+            }
+            (Some(below), None) => Some(below.in_proportion(rows)),
+            (None, above) => above.map(|known| known.took),
+        }
+    }
+}
