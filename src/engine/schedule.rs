@@ -253,9 +253,9 @@ impl<'a> Window<'a> {
         rows
     }
 
-    /// The pause, less a tenth of it for what comes between.
+    /// The pause, less a part of it for what comes between and for what takes longer than expected.
     fn pause(&self) -> Duration {
-        self.limit * 9 / 10
+        self.limit * 17 / 20
     }
 
     /// Whether it comes before the next slice of a pass of so many rows: because it would end too late after it, or because prompts ride.
