@@ -8,25 +8,18 @@ use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 pub mod cors;
 pub mod file;
 pub mod keys;
+mod server;
 pub mod written;
 
 use crate::{backend::shape::KvType, engine::EngineSettings};
-use cors::{Cors, CorsError};
-use keys::{KeyError, KeySettings};
-use written::{BackendWritten, KvWritten, ModelWritten, ServerWritten};
+pub use server::ServerSettings;
 
-/// Where `serve` listens when nothing is said.
-pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+use cors::CorsError;
+use keys::KeyError;
+use written::{BackendWritten, KvWritten, ModelWritten};
+
 /// Sequences computed at once when nothing is said.
 pub const SLOTS_DEFAULT: usize = 4;
-/// **Units**: MiB. Longest body that is read when nothing is said.
-pub const MAX_BODY_MIB_DEFAULT: usize = 16;
-/// **Units**: seconds. How long running answers may take after a signal when nothing is said.
-pub const GRACE_S_DEFAULT: u64 = 10;
-/// **Units**: seconds. How long a client may take over a request's head, and over its body, when nothing is said.
-pub const RECEIVE_TIMEOUT_S_DEFAULT: usize = 30;
-/// Requests in flight at once when nothing is said.
-pub const MAX_REQUESTS_DEFAULT: usize = 256;
 
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,48 +63,6 @@ pub struct ModelSettings {
     pub kv: Option<KvType>,
     /// Queue, chunks, step log.
     pub engine: EngineSettings,
-}
-
-/// How the HTTP side behaves, as checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerSettings {
-    /// Address and port.
-    pub listen: String,
-    /// Another name for the model.
-    pub alias: Option<String>,
-    /// Longest body that is read.
-    pub max_body_bytes: usize,
-    /// How long running answers may take after a signal.
-    pub grace: Duration,
-    /// How long a client may take over a request's head, and over its body.
-    pub receive_timeout: Duration,
-    /// What an answer may take.
-    pub deadline: Option<Duration>,
-    /// How long a client may leave an answer unread.
-    pub idle_timeout: Duration,
-    /// Requests in flight at once.
-    pub max_requests: usize,
-    /// Web pages that may use the server.
-    pub cors: Cors,
-    /// Who may use the server; nobody named is everybody.
-    pub keys: Vec<KeySettings>,
-}
-
-impl Default for ServerSettings {
-    fn default() -> Self {
-        Self {
-            listen: LISTEN_DEFAULT.into(),
-            alias: None,
-            max_body_bytes: MAX_BODY_MIB_DEFAULT << 20,
-            grace: Duration::from_secs(GRACE_S_DEFAULT),
-            receive_timeout: Duration::from_secs(RECEIVE_TIMEOUT_S_DEFAULT as u64),
-            deadline: None,
-            idle_timeout: EngineSettings::default().idle_timeout,
-            max_requests: MAX_REQUESTS_DEFAULT,
-            cors: Cors::Off,
-            keys: Vec::new(),
-        }
-    }
 }
 
 /// Why settings cannot be used.
@@ -241,52 +192,6 @@ impl ModelSettings {
             },
         })
     }
-}
-
-impl ServerSettings {
-    /// Checks what was written.
-    ///
-    /// **Errors**: [`SettingsError::OutOfRange`], [`SettingsError::Key`], [`SettingsError::Cors`].
-    pub fn check(written: ServerWritten) -> Result<Self, SettingsError> {
-        let up_to =
-            |high, name, got: Option<usize>, unset| within(name, got.unwrap_or(unset), 1, high);
-        let (body, receive) = (written.max_body_mib, written.receive_timeout_s);
-        let (requests, grace_s) = (written.max_requests, written.grace_s);
-        let body_mib = up_to(1024, "max-body-mib", body, MAX_BODY_MIB_DEFAULT)?;
-        let receive_s = up_to(
-            3600,
-            "receive-timeout-s",
-            receive,
-            RECEIVE_TIMEOUT_S_DEFAULT,
-        )?;
-        let deadline_s = written.deadline_s;
-        let deadline_s = deadline_s.map(|s| within("deadline-s", s, 1, 24 * 3600));
-        let idle_default = EngineSettings::default().idle_timeout.as_secs() as usize;
-        let idle_s = up_to(
-            24 * 3600,
-            "idle-timeout-s",
-            written.idle_timeout_s,
-            idle_default,
-        )?;
-        let requests = up_to(65_536, "max-requests", requests, MAX_REQUESTS_DEFAULT)?;
-        let grace_s = usize::try_from(grace_s.unwrap_or(GRACE_S_DEFAULT)).unwrap_or(usize::MAX);
-        Ok(Self {
-            keys: keys::check(&written)?,
-            listen: written.listen.unwrap_or_else(|| LISTEN_DEFAULT.into()),
-            alias: written.alias,
-            max_body_bytes: body_mib << 20,
-            grace: seconds(within("grace-s", grace_s, 0, 3600)?),
-            receive_timeout: seconds(receive_s),
-            deadline: deadline_s.transpose()?.map(seconds),
-            idle_timeout: seconds(idle_s),
-            max_requests: requests,
-            cors: Cors::check(&written.cors_origin.unwrap_or_default())?,
-        })
-    }
-}
-
-fn seconds(seconds: usize) -> Duration {
-    Duration::from_secs(seconds as u64)
 }
 
 fn within(name: &'static str, got: usize, low: usize, high: usize) -> Result<usize, SettingsError> {

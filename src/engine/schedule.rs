@@ -196,18 +196,20 @@ impl<'a> Window<'a> {
         }
         // Where windows alone take most of the pause, prompts still have most of the time. What they have not been seen to take counts
         // against the prompts.
-        let alone = self.now.costs.window_least(self.load);
+        let alone = self.now.costs.window_typical(self.load);
         self.limit = self.limit.max(3 * alone);
     }
 
     /// Shares spare rows out to prompts and crosses out whoever is in, or need not be read on the prompt lane.
     fn share_prompts(&mut self, demands: &mut [Demand], plan: &mut Vec<Share>) {
-        let reach = demands.iter().filter(|d| left(d) > 0).map(|d| d.first);
-        let reach = reach.max().unwrap_or(0);
+        let prompts = demands.iter().filter(|d| left(d) > 0);
+        let Some(reach) = prompts.map(|d| d.first).max() else {
+            return;
+        };
         let spare = self.spare(self.limit / 2, reach);
         let chunk = left_of_all(demands).min(self.now.room.chunk_rows);
         let all = self.now.pass_rows.is_none() && chunk.div_ceil(2) <= spare;
-        if all && chunk > 0 && self.logits_rows > 0 {
+        if all && self.logits_rows > 0 {
             let first = plan.len();
             share_chunk(demands, chunk.min(spare), self.logits_rows, plan);
             let rows = plan[first..].iter().map(|share| share.rows).sum();

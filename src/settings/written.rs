@@ -114,7 +114,7 @@ pub struct ServerWritten {
     ///
     /// New requests are refused at once with status 503, and /health says `draining`. A second signal ends the process without waiting.
     #[arg(long, env = "TIDEGATE_GRACE_S", value_name = "SECONDS")]
-    pub grace_s: Option<u64>,
+    pub grace_s: Option<usize>,
 
     /// Seconds a client may take to send a request's head, and as many for its body [default: 30]
     ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     Load,
-    curve::{CLASSES, class},
+    curve::{CLASSES, class, seconds},
 };
 
 /// **Units**: positions attended to. With fewer a window tells nothing.
@@ -42,7 +42,7 @@ impl Attention {
     /// What a window takes for attending.
     pub(super) fn takes(&self, load: Load) -> Duration {
         let slope = (self.covariance / (self.variance + SPREAD * SPREAD)).max(0.0);
-        Duration::try_from_secs_f64(slope * load.attended as f64).unwrap_or_default()
+        seconds(slope * load.attended as f64)
     }
 }
 

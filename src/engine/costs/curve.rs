@@ -24,6 +24,8 @@ struct Class {
     took: Duration,
     /// With so many rows.
     rows: usize,
+    /// The median of them, the shorter one of two.
+    typical: Duration,
     /// Measurements of other classes since.
     age: u32,
 }
@@ -35,6 +37,7 @@ impl Class {
         next: 0,
         took: Duration::ZERO,
         rows: 0,
+        typical: Duration::ZERO,
         age: 0,
     };
 
@@ -42,18 +45,18 @@ impl Class {
         self.last[self.next] = (took, rows);
         self.next = (self.next + 1) % LAST;
         self.count = LAST.min(self.count + 1);
-        let mut longest = [Self::EMPTY.last[0]; 2];
-        for &last in &self.last[..self.count] {
-            longest = [longest[0].max(last), longest[1].max(last.min(longest[0]))];
-        }
-        (self.took, self.rows) = longest[usize::from(self.count > 1)];
+        let mut last = self.last;
+        let last = &mut last[..self.count];
+        last.sort_unstable();
+        (self.took, self.rows) = last[self.count.saturating_sub(2)];
+        self.typical = last[(self.count - 1) / 2].0;
         self.age = 0;
     }
 
     /// What `rows` rows take, if time is in proportion.
     fn in_proportion(&self, rows: usize) -> Duration {
         let times = rows as f64 / self.rows.max(1) as f64;
-        Duration::try_from_secs_f64(self.took.as_secs_f64() * times).unwrap_or(Duration::MAX)
+        seconds(self.took.as_secs_f64() * times)
     }
 
     /// What `rows` rows take, if it grows by the same with every doubling from here to `above`. Experts are like that: the first rows
@@ -68,6 +71,14 @@ impl Class {
                 .saturating_sub(self.took)
                 .mul_f64(part.clamp(0.0, 1.0))
     }
+}
+
+/// Nothing is expected to take longer, so that times can be added up.
+const LONGEST: f64 = 86_400.0;
+
+/// A time, within reason.
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.clamp(0.0, LONGEST)).unwrap_or_default()
 }
 
 /// Times by number of rows; class `i` is for more than `2^(i-1)` and at most `2^i`.
@@ -100,10 +111,10 @@ impl Curve {
         self.of[class(rows)].as_ref().map(|known| known.took)
     }
 
-    /// More rows never take less time.
-    pub(super) fn least(&self, rows: usize) -> Duration {
+    /// What so many rows, or fewer, typically take: more never take less.
+    pub(super) fn typical(&self, rows: usize) -> Duration {
         let fewer = self.of.iter().flatten().rfind(|known| known.rows <= rows);
-        fewer.map_or(Duration::ZERO, |known| known.took)
+        fewer.map_or(Duration::ZERO, |known| known.typical)
     }
 
     /// More rows take no less time, and no more than in proportion.
