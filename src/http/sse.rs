@@ -77,7 +77,8 @@ fn events(
             match event {
                 TextEvent::Piece { text, sampled } => {
                     let scores = logprobs(format.endpoint, &app.served.tokenizer, sampled.as_slice(), &mut offsets[index]);
-                    if !text.is_empty() || scores.is_some() {
+                    // also for a token whose bytes wait for the rest of a character: whoever watches sees that it gets on
+                    if !text.is_empty() || sampled.is_some() {
                         yield data(&format.text_chunk(index, &text, scores));
                     }
                 }

@@ -183,7 +183,9 @@ impl Client {
                     }
                     usage = Option::deserialize(data["usage"].take())?.or(usage);
                     let choice = &data["choices"][0];
-                    if let Some(text) = choice["text"].as_str().filter(|text| !text.is_empty()) {
+                    if let Some(text) = choice["text"].as_str()
+                        && choice["finish_reason"].is_null()
+                    {
                         yield Event::Text { at, text: text.into() };
                     }
                     if let Some(reason) = choice["finish_reason"].as_str() {
