@@ -102,7 +102,7 @@ fn a_request_leaves_a_trace_without_contents() {
         .map(|line: serde_json::Value| line["span"].clone())
         .collect();
     let cancelled = serde_json::json!({
-        "name": "sequence", "id": 1, "prompt_tokens": 20, "reason": "cancelled",
+        "name": "sequence", "id": 1, "prompt_tokens": 20, "generated_tokens": 0, "reason": "cancelled",
     });
     let answered = serde_json::json!({
         "name": "sequence", "id": 0, "prompt_tokens": 20, "generated_tokens": 3, "reason": "length",
