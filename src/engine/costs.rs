@@ -39,13 +39,28 @@ impl Load {
     }
 }
 
+/// Slices are many, and a chunk that is smaller than it could be costs a prompt time: so what was once too slow is soon tried again.
+const SLICE_MEMORY: u32 = 128;
+/// Windows of many rows are rare beside those of running streams.
+const WINDOW_MEMORY: u32 = 4096;
+
 /// What has been measured so far.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Costs {
     slices: Curve,
     /// Without attention.
     windows: Curve,
     attention: Attention,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            slices: Curve::new(SLICE_MEMORY),
+            windows: Curve::new(WINDOW_MEMORY),
+            attention: Attention::default(),
+        }
+    }
 }
 
 impl Costs {
@@ -88,7 +103,7 @@ impl Costs {
 
 #[cfg(test)]
 mod tests {
-    use super::{curve::MEMORY, *};
+    use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -162,8 +177,8 @@ mod tests {
             measured.resize(1 + later, (1, 1));
             measured
         };
-        check(&hiccup(MEMORY as usize), &[(64, 5000)]);
-        check(&hiccup(1 + MEMORY as usize), &[(64, 64)]);
+        check(&hiccup(WINDOW_MEMORY as usize), &[(64, 5000)]);
+        check(&hiccup(1 + WINDOW_MEMORY as usize), &[(64, 64)]);
     }
 
     #[test]

@@ -8,10 +8,6 @@ pub(super) const CLASSES: usize = 24;
 /// The last measurements of a class that count.
 const LAST: usize = 16;
 
-/// Measurements of other classes after which a class counts as not measured: conditions change, and a hiccup must not be held against
-/// a class that is then never tried again.
-pub(super) const MEMORY: u32 = 512;
-
 /// The last measurements of a class.
 #[derive(Clone, Copy, Debug)]
 struct Class {
@@ -82,9 +78,12 @@ pub(super) fn seconds(seconds: f64) -> Duration {
 }
 
 /// Times by number of rows; class `i` is for more than `2^(i-1)` and at most `2^i`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Curve {
     of: [Option<Class>; CLASSES],
+    /// Measurements of other classes after which a class counts as not measured: conditions change, and hiccups must not be held
+    /// against a class that is then never tried again.
+    memory: u32,
 }
 
 /// Rows count as much the same within a class.
@@ -94,11 +93,18 @@ pub(super) fn class(rows: usize) -> usize {
 }
 
 impl Curve {
+    pub(super) fn new(memory: u32) -> Self {
+        Self {
+            of: [None; CLASSES],
+            memory,
+        }
+    }
+
     pub(super) fn note(&mut self, rows: usize, took: Duration) {
         for class in &mut self.of {
             if let Some(known) = class {
                 known.age += 1;
-                if known.age > MEMORY {
+                if known.age > self.memory {
                     *class = None;
                 }
             }
