@@ -165,6 +165,8 @@ struct Window<'a> {
     logits_rows: usize,
     /// The longest that a stream in it has waited.
     waited: Duration,
+    /// Whether a stream has to wait for the next one.
+    left_out: bool,
     /// Whether prompts ride that need not wait for a pass to end.
     rides: bool,
     /// The pause that its streams may have.
@@ -178,6 +180,7 @@ impl<'a> Window<'a> {
             load: Load::default(),
             logits_rows: now.room.logits_rows,
             waited: Duration::ZERO,
+            left_out: false,
             rides: false,
             limit: now.gap_max,
         }
@@ -192,6 +195,8 @@ impl<'a> Window<'a> {
                 self.logits_rows -= rows;
                 self.waited = self.waited.max(demand.waited);
                 self.put(demand, rows, plan);
+            } else {
+                self.left_out = true;
             }
         }
         // Where windows alone take most of the pause, prompts still have most of the time. What they have not been seen to take counts
@@ -202,6 +207,9 @@ impl<'a> Window<'a> {
 
     /// Shares spare rows out to prompts and crosses out whoever is in, or need not be read on the prompt lane.
     fn share_prompts(&mut self, demands: &mut [Demand], plan: &mut Vec<Share>) {
+        if self.left_out {
+            return; // whose turn comes later must not wait for prompts each time
+        }
         let prompts = demands.iter().filter(|d| left(d) > 0);
         let Some(reach) = prompts.map(|d| d.first).max() else {
             return;

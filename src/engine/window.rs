@@ -95,7 +95,8 @@ pub(super) struct Flight<P> {
     /// Whose rows it holds, in the order of the executor's spans.
     shares: Vec<Share>,
     census: Census,
-    load: Load,
+    /// None once rows were taken out: its time says nothing of any number of rows.
+    load: Option<Load>,
     /// What its scheduling took.
     schedule: Duration,
     /// What it has taken so far: beginning and slices, without what came between.
@@ -162,9 +163,9 @@ impl<E: Executor> Engine<E> {
         let pass = self.executor.begin(lane, &spans)?;
         self.flights[lane as usize] = Some(Flight {
             pass,
-            load: spans.iter().fold(Load::default(), |load, span| {
+            load: Some(spans.iter().fold(Load::default(), |load, span| {
                 load.with(Load::of(span.tokens.len(), span.first as usize))
-            }),
+            })),
             shares,
             census,
             schedule: begun - started,
@@ -208,6 +209,7 @@ impl<E: Executor> Engine<E> {
                 let Some(ending) = self.leaving(slot, now) else {
                     return true;
                 };
+                flight.load = None;
                 self.executor.withdraw(&mut flight.pass, share.slot);
                 self.release(slot, ending);
                 false
@@ -264,8 +266,9 @@ impl<E: Executor> Engine<E> {
             sample: sampled - computed,
             emit: self.executor.now() - sampled,
         };
-        if lane == Lane::Decode || self.board.capacity.lanes_alike {
-            self.costs.note_window(flight.load, parts.total());
+        let tells = lane == Lane::Decode || self.board.capacity.lanes_alike;
+        if let Some(load) = flight.load.filter(|_| tells) {
+            self.costs.note_window(load, parts.total());
         }
         self.tell(flight.census, generated, parts);
         self.shares[lane as usize] = flight.shares;
