@@ -95,7 +95,7 @@ impl Costs {
         self.windows.expect(load.rows).unwrap_or_default() + self.attention.takes(load)
     }
 
-    /// What a window typically takes, as far as is known: no more than that.
+    /// What a window typically takes: the median of the last of about so many rows, or of fewer; zero if none was measured.
     pub fn window_typical(&self, load: Load) -> Duration {
         self.windows.typical(load.rows) + self.attention.takes(load)
     }
