@@ -3,11 +3,11 @@
 //! Knows neither clocks, outboxes nor tokens. A sequence without credit wants nothing, and one whose rows are under way is not here.
 //!
 //! 1. Decode rows first: all of a sequence's rows or none. If not all sequences fit, those served longest ago go first.
-//! 2. Where half of the pause that streams may have suffices for half a chunk or more beside them, all prompts share the spare rows of
+//! 2. Where half of the pause that streams are given suffices for half a chunk or more beside them, all prompts share the spare rows of
 //!    windows, and the prompt lane stays empty.
 //! 3. Other prompts are read in chunks on the prompt lane, whose pass is left after any slice. Before each the question is whether
-//!    one more would make a stream wait too long; if so a decode window comes first. After a window at least one slice follows, so both
-//!    lanes get on.
+//!    one more would make a stream wait longer than a few of its windows take, or than the target; if so a decode window comes first.
+//!    After a window at least one slice follows, so both lanes get on.
 //! 4. Prompts that are short enough for a few windows do not wait for a pass to end: they ride, at once and with as many rows as the
 //!    streams beside them can bear. A few such windows may follow each other; then they take turns with slices.
 //! 5. In a chunk the oldest prompt is sure of half the rows, so it always gets on; the others share the other half, shortest
@@ -152,6 +152,13 @@ impl Situation<'_> {
 /// Beside streams a chunk may be so many times smaller.
 const CHUNK_PARTS: usize = 8;
 
+/// Beside a prompt streams have a window at least as often as every so many of them would take, where the slices are short enough:
+/// they keep a good part of their speed, and a prompt most of its own.
+const CALM_WINDOWS: u32 = 4;
+
+/// Where that is less than this part of the longest pause, that part: shorter pauses nobody sees, and they would cost the prompt.
+const CALM_PART: u32 = 20;
+
 /// Windows in which a prompt may be read to the end, rather than wait for its turn on the prompt lane, and windows with such prompts
 /// that may follow each other without a slice between them.
 pub const RIDES_MAX: usize = 4;
@@ -171,6 +178,8 @@ struct Window<'a> {
     rides: bool,
     /// The pause that its streams may have.
     limit: Duration,
+    /// The pause that they are given where it can be had: a few of their own windows, within the limit.
+    calm: Duration,
 }
 
 impl<'a> Window<'a> {
@@ -183,6 +192,7 @@ impl<'a> Window<'a> {
             left_out: false,
             rides: false,
             limit: now.gap_max,
+            calm: now.gap_max,
         }
     }
 
@@ -203,6 +213,11 @@ impl<'a> Window<'a> {
         // against the prompts.
         let alone = self.now.costs.window_typical(self.load);
         self.limit = self.limit.max(3 * alone);
+        if self.load.rows > 0 {
+            self.calm = self
+                .limit
+                .min((CALM_WINDOWS * alone).max(self.now.gap_max / CALM_PART));
+        }
     }
 
     /// Shares spare rows out to prompts and crosses out whoever is in, or need not be read on the prompt lane.
@@ -214,7 +229,7 @@ impl<'a> Window<'a> {
         let Some(reach) = prompts.map(|d| d.first).max() else {
             return;
         };
-        let spare = self.spare(self.limit / 2, reach);
+        let spare = self.spare(self.calm / 2, reach);
         let chunk = left_of_all(demands).min(self.now.room.chunk_rows);
         let all = self.now.pass_rows.is_none() && chunk.div_ceil(2) <= spare;
         if all && self.logits_rows > 0 {
@@ -227,7 +242,7 @@ impl<'a> Window<'a> {
                 .for_each(|demand| demand.want = Want::Nothing);
             return;
         }
-        let mut spare = self.spare(self.pause().saturating_sub(self.waited), reach);
+        let mut spare = self.spare(usable(self.calm).saturating_sub(self.waited), reach);
         let most = RIDES_MAX.saturating_mul(spare);
         for demand in demands {
             let left = left(demand);
@@ -263,28 +278,29 @@ impl<'a> Window<'a> {
         rows
     }
 
-    /// The pause, less a part of it for what comes between and for what takes longer than expected.
-    fn pause(&self) -> Duration {
-        self.limit * 17 / 20
-    }
-
     /// Whether it comes before the next slice of a pass of so many rows: because it would end too late after it, or because prompts ride.
     fn comes_first(&self, pass_rows: usize) -> bool {
         let costs = self.now.costs;
         let ends = self.waited + self.slices() * costs.slice(pass_rows) + costs.window(self.load);
-        !self.now.slice_owed && (self.rides || ends > self.pause())
+        !self.now.slice_owed && (self.rides || ends > usable(self.calm))
     }
 
-    /// What a slice may take, so that one and a window fit into a pause.
+    /// What a slice may take, so that one and a window fit into the longest pause: smaller chunks cost a prompt more than windows between
+    /// its slices.
     fn slice_max(&self) -> Duration {
         let window = self.now.costs.window(self.load);
-        self.pause().saturating_sub(window) / self.slices()
+        usable(self.limit).saturating_sub(window) / self.slices()
     }
 
     /// How many slices it waits for if one more is begun.
     fn slices(&self) -> u32 {
         u32::try_from(1 + self.now.room.slices_ahead).unwrap_or(u32::MAX)
     }
+}
+
+/// A pause, less a part of it for what comes between and for what takes longer than expected.
+fn usable(pause: Duration) -> Duration {
+    pause * 17 / 20
 }
 
 /// Shares `rows` rows out to prompts. `demands` are sorted by the prompt rows left.
