@@ -152,11 +152,11 @@ impl Situation<'_> {
 /// Beside streams a chunk may be so many times smaller.
 const CHUNK_PARTS: usize = 8;
 
-/// Beside a prompt streams have a window at least as often as every so many of them would take, where the slices are short enough:
-/// they keep a good part of their speed, and a prompt most of its own.
-const CALM_WINDOWS: u32 = 4;
+/// So many of their own windows may a pause of streams last whatever is promised; and where slices are short enough it lasts no longer: the
+/// streams keep a good part of their speed beside a prompt, and the prompt most of its own.
+const OWN_WINDOWS: u32 = 3;
 
-/// Where that is less than this part of the longest pause, that part: shorter pauses nobody sees, and they would cost the prompt.
+/// Where that is less than this part of the promised pause, that part: shorter ones nobody sees, and they would cost the prompt.
 const CALM_PART: u32 = 20;
 
 /// Windows in which a prompt may be read to the end, rather than wait for its turn on the prompt lane, and windows with such prompts
@@ -211,12 +211,10 @@ impl<'a> Window<'a> {
         }
         // Where windows alone take most of the pause, prompts still have most of the time. What they have not been seen to take counts
         // against the prompts.
-        let alone = self.now.costs.window_typical(self.load);
-        self.limit = self.limit.max(3 * alone);
+        let own = OWN_WINDOWS * self.now.costs.window_typical(self.load);
+        self.limit = self.limit.max(own);
         if self.load.rows > 0 {
-            self.calm = self
-                .limit
-                .min((CALM_WINDOWS * alone).max(self.now.gap_max / CALM_PART));
+            self.calm = own.max(self.now.gap_max / CALM_PART);
         }
     }
 
