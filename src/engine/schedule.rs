@@ -152,13 +152,6 @@ impl Situation<'_> {
 /// Beside streams a chunk may be so many times smaller.
 const CHUNK_PARTS: usize = 8;
 
-/// So many of their own windows may a pause of streams last whatever is promised; and where slices are short enough it lasts no longer: the
-/// streams keep a good part of their speed beside a prompt, and the prompt most of its own.
-const OWN_WINDOWS: u32 = 3;
-
-/// Where that is less than this part of the promised pause, that part: shorter ones nobody sees, and they would cost the prompt.
-const CALM_PART: u32 = 20;
-
 /// Windows in which a prompt may be read to the end, rather than wait for its turn on the prompt lane, and windows with such prompts
 /// that may follow each other without a slice between them.
 pub const RIDES_MAX: usize = 4;
@@ -178,7 +171,8 @@ struct Window<'a> {
     rides: bool,
     /// The pause that its streams may have.
     limit: Duration,
-    /// The pause that they are given where it can be had: a few of their own windows, within the limit.
+    /// The pause that they are given where slices are short enough: two and a half of their own windows, so that they keep a good part of
+    /// their speed and the prompt about half of its own. No less than a small part of the limit, which nobody sees.
     calm: Duration,
 }
 
@@ -211,10 +205,10 @@ impl<'a> Window<'a> {
         }
         // Where windows alone take most of the pause, prompts still have most of the time. What they have not been seen to take counts
         // against the prompts.
-        let own = OWN_WINDOWS * self.now.costs.window_typical(self.load);
-        self.limit = self.limit.max(own);
+        let own = self.now.costs.window_typical(self.load);
+        self.limit = self.limit.max(3 * own);
         if self.load.rows > 0 {
-            self.calm = own.max(self.now.gap_max / CALM_PART);
+            self.calm = (own * 5 / 2).max(self.now.gap_max / 20);
         }
     }
 
