@@ -5,6 +5,8 @@
 mod bare;
 #[path = "device/candidates.rs"]
 mod candidates;
+#[path = "device/crowd.rs"]
+mod crowd;
 #[path = "device/failures.rs"]
 mod failures;
 #[path = "golden/families.rs"]

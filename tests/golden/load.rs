@@ -67,7 +67,7 @@ pub(crate) fn settings(chunk_rows: usize, threads: Option<usize>, slots: usize) 
     }
 }
 
-async fn answer(handle: &Handle, request: Request) -> Vec<Token> {
+pub(crate) async fn answer(handle: &Handle, request: Request) -> Vec<Token> {
     let mut tokens = handle.submit(request).expect("a place in the queue");
     let mut out = Vec::new();
     while let Some(output) = tokens.next().await {
