@@ -39,8 +39,8 @@
 //!
 //! A window holds rows of several sequences ([`model::window::Rows`]), and its residual rows are the whole state of a pass between two layers. So two passes may be
 //! under way. On the **decode lane** goes one row of every sequence that decodes and has credit, and prompt rows as far as the window stays short: so a short prompt does not wait for a long one. On the **prompt lane** go
-//! chunks of the other prompts; before every slice the schedule asks whether one more would make a stream wait for longer than it may, by what slices and windows have taken so
-//! far ([`engine::costs`]), and if so a decode window comes first. In a layer of experts the rows are grouped by expert, and each expert's weights are read once for all its
+//! chunks of the other prompts; before every slice the schedule asks whether one more would make a stream wait for longer than two and a half of its own windows, by what slices
+//! and windows have taken so far ([`engine::costs`]), and if so a decode window comes first. In a layer of experts the rows are grouped by expert, and each expert's weights are read once for all its
 //! rows. Only rows that need logits go through the head, and what the sampler asks of them (the likeliest token, the likeliest few, everything) travels with the row.
 //!
 //! On a device a slice is enqueued and the host waits for the one before it, so no more than two are ever queued there. A decode window of few rows is one **graph**: its launches are
