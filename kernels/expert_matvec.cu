@@ -25,17 +25,23 @@
 #define ROWS_MAX 1
 #endif
 #ifndef WARPS
-#define WARPS 2
+#define WARPS (ROWS_MAX == 1 ? 2 : 4)
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+// cards without copies that do not wait have little shared memory as well
+#define SLOTS 1
 #endif
 #ifndef DOWN_SLOTS
 #define DOWN_SLOTS (ROWS_MAX == 1 ? 1 : SLOTS)
 #endif
 #ifndef MIN_BLOCKS
-#define MIN_BLOCKS (ROWS_MAX == 1 ? 16 / WARPS : 8 / WARPS)
+#define MIN_BLOCKS (16 / WARPS)
 #endif
+#define TILED (ROWS_MAX > 1)
 #include "device.cuh"
 #include "functions.cuh"
 #include "matvec.cuh"
+#include "matvec_tile.cuh"
 
 struct Groups {
     const u32* places;
@@ -106,14 +112,14 @@ struct Places {
 /// Whether there is a shared expert: not for every launch of a model that has one.
 #define HAS_SHARED(matrices) (SHARED_WIDTH_OF(matrices) != 0 && (matrices).gate != nullptr)
 
-/// Rows of a group that are multiplied at once: one, or up to ROWS_MAX.
-#define WITH_ROWS(rows, ...)             \
-    if (ROWS_MAX == 1 || rows == 1) {    \
-        constexpr u32 R = 1;             \
-        __VA_ARGS__                      \
-    } else {                             \
-        constexpr u32 R = ROWS_MAX;      \
-        __VA_ARGS__                      \
+/// Rows of a group that are multiplied at once: one, or up to ROWS_MAX. Tiles take as long for one.
+#define WITH_ROWS(rows, ...)                                            \
+    if (ROWS_MAX == 1 || (TYPES & ~WIDE_TYPES && rows == 1)) {          \
+        constexpr u32 R = 1;                                            \
+        __VA_ARGS__                                                     \
+    } else {                                                            \
+        constexpr u32 R = ROWS_MAX;                                     \
+        __VA_ARGS__                                                     \
     }
 
 /// Rows of activations in all forms.
@@ -127,7 +133,7 @@ struct Acts {
 /// Where a block keeps rows of `k` values, in the form that a type asks for: each form that TYPES has has a place of its own.
 DEVICE u8* staged_for(u8* staged, u32 type, u32 k, u32 rows) {
     if (is_wide(type)) return staged;
-    if (TYPES & WIDE_TYPES) staged += rows * (k / 256) * RECORD_BYTES;
+    if (TYPES & WIDE_TYPES) staged += rows * (k / 256) * (TILED ? TILE_RECORD : RECORD_BYTES);
     if (is_narrow(type)) return staged;
     if (TYPES & NARROW_TYPES) staged += (rows * k * 19 / 16 + 15) / 16 * 16;
     return staged;
@@ -137,7 +143,8 @@ DEVICE u8* staged_for(u8* staged, u32 type, u32 k, u32 rows) {
 template <u32 R, class Row>
 DEVICE void stage(u8* staged, u32 type, const Acts& from, u32 k, u32 rows, Row row) {
     u8* to = staged_for(staged, type, k, R);
-    if (is_wide(type)) stage_wide(to, from.acts256, k, rows, row);
+    if (TILED && is_wide(type)) stage_tile<R>(to, from.acts256, k, rows, row);
+    else if (is_wide(type)) stage_wide(to, from.acts256, k, rows, row);
     else if (is_narrow(type)) stage_narrow(narrow_at(to, k, R), from.acts32, k, rows, row);
     else if (TYPES & FLOAT_TYPES) stage_floats((float*)to, from.floats, from.stride, k, rows, row);
 }
@@ -147,8 +154,12 @@ template <u32 R, class RingOf, class Emit>
 DEVICE void staged_batch(const Job& job, u32 k, u32 first, u32 rows, u8* staged, RingOf& ring, u8* exchange, Emit emit) {
     u8* from = staged_for(staged, job.type, k, R);
     if (is_wide(job.type)) {
-        WideShared acts = {from, k / 256};
-        WITH_WIDE(job.type, wide_batch<C, R>(job, k / 256, first, rows, acts, ring, exchange, emit))
+        if constexpr (TILED) {
+            WITH_WIDE(job.type, wide_tile<C, R>(job, k / 256, first, rows, from, ring, exchange, emit))
+        } else {
+            WideShared acts = {from, k / 256};
+            WITH_WIDE(job.type, wide_batch<C>(job, k / 256, first, acts, ring, exchange, emit))
+        }
     } else if (is_narrow(job.type)) {
         NarrowShared acts = narrow_shared(narrow_at(from, k, R), k);
         WITH_NARROW(job.type, narrow_batch<C, R>(job, k / 32, first, rows, acts, ring, emit))
@@ -159,8 +170,9 @@ DEVICE void staged_batch(const Job& job, u32 k, u32 first, u32 rows, u8* staged,
 }
 
 /// Bytes of a warp's own: its ring, what its lanes exchange, and what gates came to.
-#define OWN_BYTES (SLOTS * SLOT_BYTES + exchange_bytes(ROWS_MAX))
-#define DOWN_OWN_BYTES (DOWN_SLOTS * SLOT_BYTES + exchange_bytes(ROWS_MAX))
+#define ASIDE_BYTES (TILED ? UNPACKED_BYTES : EXCHANGE_BYTES)
+#define OWN_BYTES (SLOTS * SLOT_BYTES + ASIDE_BYTES)
+#define DOWN_OWN_BYTES (DOWN_SLOTS * SLOT_BYTES + ASIDE_BYTES)
 #define GATES_BYTES (128 * ROWS_MAX)
 
 /// The rows of a group, ROWS_MAX at a time: `begun()` is called after the first items of the first of them have been asked for, then `multiply(place)` for
@@ -187,7 +199,7 @@ DEVICE void gate_up(Ring<2>& ring, u8* own, u8* staged, u32 k, u32 width, const 
     float* gates = (float*)(own + OWN_BYTES);
     auto row = [&](u32 r) { return place.group.shared ? place(r) : place(r) / used; };
     // of one row, activations come straight to registers
-    constexpr bool STAGED = R > 1 || TYPES & ~WIDE_TYPES;
+    constexpr bool STAGED = TILED || TYPES & ~WIDE_TYPES;
     const WideRow straight(from.acts256, STAGED ? 0 : row(0), k);
     if constexpr (STAGED) {
         u32 gate = ring.types[0], up = ring.types[1];
@@ -207,7 +219,7 @@ DEVICE void gate_up(Ring<2>& ring, u8* own, u8* staged, u32 k, u32 width, const 
             if constexpr (STAGED) {
                 staged_batch<R>(job, k, first, place.rows, staged, ring, exchange, emit);
             } else {
-                WITH_WIDE(job.type, wide_batch<C, 1>(job, k / 256, first, 1, straight, ring, exchange, emit))
+                WITH_WIDE(job.type, wide_batch<C>(job, k / 256, first, straight, ring, exchange, emit))
             }
             // where the types of gate and up differ, so do the lanes that have an output
             sync_warp();
@@ -254,7 +266,8 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
 template <u32 R, class From>
 DEVICE void quantise(u8* staged, u32 type, u32 width, u32 rows, From from) {
     u8* to = staged_for(staged, type, width, R);
-    if (is_wide(type)) quantise_wide(to, width, rows, from);
+    if (TILED && is_wide(type)) quantise_tile<R>(to, width, rows, from);
+    else if (is_wide(type)) quantise_wide(to, width, rows, from);
     else if (is_narrow(type)) quantise_narrow(narrow_at(to, width, R), width, rows, from);
 }
 

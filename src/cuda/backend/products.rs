@@ -264,7 +264,8 @@ impl Ready {
         let kernel = self.kernels.matvec(from.rows, inputs);
         let outputs = to.iter().map(|target| target.matrix.outputs).sum();
         let (matrices, blocks) = self.matrices(to, |matrix| kernel.blocks(matrix, outputs));
-        let grid = Grid::new([blocks, 1, 1], kernel.threads).with_shared(kernel.shared(inputs));
+        let grid = Grid::new([blocks, from.rows.div_ceil(kernel.rows), 1], kernel.threads)
+            .with_shared(kernel.shared(inputs));
         let grid = to.iter().fold(grid, |grid, target| {
             grid.reading(target.matrix.bytes(), target.matrix.values())
         });

@@ -56,6 +56,7 @@ impl Loader<'_> {
             .transpose()?;
         Ok(Kernels {
             used: needs.experts_used,
+            shared_bytes: self.device.shared_bytes as usize,
             embed: self.plain(units.embed, "embed")?,
             quantise: self.plain(units.quantise, "quantise_rows")?,
             swiglu: self.plain(units.swiglu, "swiglu")?,
@@ -226,7 +227,9 @@ impl Loader<'_> {
             staged,
             blocks_max: blocks * self.device.processors as usize,
         };
-        kernel.kernel = self.modules.kernel(unit, "matvec", kernel.shared(inputs))?;
+        // longer inputs go to kernels of fewer rows
+        let most = kernel.shared(inputs).min(self.device.shared_bytes as usize);
+        kernel.kernel = self.modules.kernel(unit, "matvec", most)?;
         Ok(kernel)
     }
 
@@ -268,7 +271,7 @@ impl Loader<'_> {
     ) -> Result<ExpertMatvecKernels, CudaError> {
         let [threads, gate_up_bytes, down_bytes] = self.constants(unit, "expert_matvec_launch")?;
         let staged = Kinds::of(&self.types.expert_rows);
-        let rows = group_rows(bucket);
+        let rows = group_rows(bucket, self.device, self.types, needs);
         let straight = rows == 1 && staged.only_wide();
         let mut kernels = ExpertMatvecKernels {
             gate_up: self.plain(unit, "expert_gate_up")?,

@@ -3,6 +3,7 @@
 use super::{
     BUCKETS,
     macros::{attention_macros, delta_macros, gating},
+    products::Kinds,
 };
 use crate::{
     backend::{Needs, Room, shape::AttentionShape},
@@ -80,9 +81,19 @@ pub(super) struct ExpertUnits {
     pub(super) matmul: Vec<(BlockType, UnitId)>,
 }
 
-/// Rows of a group that a window of this bucket multiplies at once.
-pub(super) fn group_rows(bucket: usize) -> usize {
-    bucket.min(4)
+/// Rows of a group that a window of this bucket multiplies at once: as many as take a third of shared memory at most.
+pub(super) fn group_rows(bucket: usize, device: &Device, types: &Types, needs: &Needs) -> usize {
+    let longest = needs.residual.max(needs.expert_width);
+    let staged = Kinds::of(&types.expert_rows);
+    let fits = |rows: &usize| {
+        let bytes: usize = staged.bytes(*rows, longest).iter().sum();
+        3 * bytes <= device.shared_bytes as usize
+    };
+    [8, 4, 2]
+        .into_iter()
+        .filter(|rows| *rows <= bucket)
+        .find(fits)
+        .unwrap_or(bucket.min(2))
 }
 
 fn typed(types: &[BlockType]) -> Macros {
@@ -102,7 +113,7 @@ fn matmul(ty: BlockType) -> (Source, Macros) {
 }
 
 impl ExpertUnits {
-    fn new(set: &mut Set, types: &Types, needs: &Needs) -> Self {
+    fn new(set: &mut Set, device: &Device, types: &Types, needs: &Needs) -> Self {
         let mut known = typed(&types.expert_rows).with("FIXED_K", needs.residual);
         if let [width] = needs.routed_widths[..] {
             known = known.with("FIXED_WIDTH", width);
@@ -117,7 +128,8 @@ impl ExpertUnits {
         Self {
             matvec: (0..BUCKETS)
                 .map(|at| {
-                    let macros = known.clone().with("ROWS_MAX", group_rows(1 << at));
+                    let rows = group_rows(1 << at, device, types, needs);
+                    let macros = known.clone().with("ROWS_MAX", rows);
                     set.add(sources::EXPERT_MATVEC, macros)
                 })
                 .collect(),
@@ -205,7 +217,7 @@ impl Units {
                     (*ty, set.add(source, macros))
                 })
                 .collect(),
-            experts: (needs.experts_used > 0).then(|| ExpertUnits::new(set, types, needs)),
+            experts: (needs.experts_used > 0).then(|| ExpertUnits::new(set, device, types, needs)),
         }
     }
 }
