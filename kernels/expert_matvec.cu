@@ -31,8 +31,11 @@
 // cards without copies that do not wait have little shared memory as well
 #define SLOTS 1
 #endif
+#ifndef GATE_SLOTS
+#define GATE_SLOTS (ROWS_MAX == 1 || SLOTS == 1 ? SLOTS : 3)
+#endif
 #ifndef DOWN_SLOTS
-#define DOWN_SLOTS (ROWS_MAX == 1 ? 1 : SLOTS)
+#define DOWN_SLOTS (ROWS_MAX == 1 ? 1 : SLOTS == 1 ? SLOTS : 3)
 #endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS (16 / WARPS)
@@ -42,6 +45,10 @@
 #include "functions.cuh"
 #include "matvec.cuh"
 #include "matvec_tile.cuh"
+
+#ifndef GATE_TYPES
+#define GATE_TYPES TYPES
+#endif
 
 struct Groups {
     const u32* places;
@@ -171,7 +178,8 @@ DEVICE void staged_batch(const Job& job, u32 k, u32 first, u32 rows, u8* staged,
 
 /// Bytes of a warp's own: its ring, what its lanes exchange, and what gates came to.
 #define ASIDE_BYTES (TILED ? UNPACKED_BYTES : EXCHANGE_BYTES)
-#define OWN_BYTES (SLOTS * SLOT_BYTES + ASIDE_BYTES)
+constexpr u32 GATE_PLACE = place_bytes(GATE_TYPES);
+#define OWN_BYTES (GATE_SLOTS * GATE_PLACE + ASIDE_BYTES)
 #define DOWN_OWN_BYTES (DOWN_SLOTS * SLOT_BYTES + ASIDE_BYTES)
 #define GATES_BYTES (128 * ROWS_MAX)
 
@@ -192,10 +200,12 @@ DEVICE void over_rows(RingOf& ring, u8* own, const Groups& groups, const Group& 
     copy_wait<0>();
 }
 
+typedef Ring<2, GATE_SLOTS, GATE_PLACE> GateRing;
+
 /// Gate and up of the places `place(r)`, r < place.rows <= R.
 template <u32 R>
-DEVICE void gate_up(Ring<2>& ring, u8* own, u8* staged, u32 k, u32 width, const Acts& from, u32 used, const Places& place, float* hidden) {
-    u8* exchange = own + SLOTS * SLOT_BYTES;
+DEVICE void gate_up(GateRing& ring, u8* own, u8* staged, u32 k, u32 width, const Acts& from, u32 used, const Places& place, float* hidden) {
+    u8* exchange = own + GATE_SLOTS * GATE_PLACE;
     float* gates = (float*)(own + OWN_BYTES);
     auto row = [&](u32 r) { return place.group.shared ? place(r) : place(r) / used; };
     // of one row, activations come straight to registers
@@ -235,7 +245,7 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
     u8* staged = memory + WARPS * (OWN_BYTES + GATES_BYTES);
     const bool has_shared = HAS_SHARED(shared), is_shared = has_shared && blockIdx.y == 0;
     const u32 width = is_shared ? SHARED_WIDTH_OF(shared) : WIDTH_OF(width_given);
-    Ring<2> ring;
+    GateRing ring;
     ring.outputs = width, ring.k = k;
     ring.types[0] = gate.type, ring.types[1] = up.type;
     if (is_shared) {

@@ -113,15 +113,19 @@ template <u32 TYPE>
 DEVICE Job job_as(const Job& job, u32 k) { return job_of(job.weights, TYPE, job.outputs, k); }
 
 constexpr u32 most_of(u32 a, u32 b) { return a > b ? a : b; }
-constexpr u32 wide_bytes(u32 id, u32 bytes) { return !HAS_TYPE(id) ? 0 : TILED ? TILE_OUTPUTS * tile_pitch(bytes) : 32 * bytes + 192; }
-constexpr u32 narrow_bytes(u32 id, u32 bytes) { return HAS_TYPE(id) ? 4 * NARROW_ITEM * bytes + 192 : 0; }
-/// Bytes of a place for an item of any of TYPES: its rows, and what their first and last 16 bytes hold besides.
-constexpr u32 SLOT_BYTES = most_of(
-    most_of(most_of(most_of(wide_bytes(ID_Q2_K, 84), wide_bytes(ID_Q3_K, 110)), most_of(wide_bytes(ID_Q4_K, 144), wide_bytes(ID_Q5_K, 176))),
-            most_of(most_of(wide_bytes(ID_Q6_K, 210), wide_bytes(ID_IQ4_XS, 136)), most_of(wide_bytes(ID_IQ3_XXS, 98), wide_bytes(ID_IQ3_S, 110)))),
-    most_of(most_of(most_of(wide_bytes(ID_IQ2_XXS, 66), wide_bytes(ID_IQ2_XS, 74)), most_of(wide_bytes(ID_IQ2_S, 82), narrow_bytes(ID_Q8_0, 34))),
-            most_of(most_of(most_of(narrow_bytes(ID_Q4_0, 18), narrow_bytes(ID_Q4_1, 20)), most_of(narrow_bytes(ID_Q5_0, 22), narrow_bytes(ID_Q5_1, 24))),
-                    most_of(most_of(narrow_bytes(ID_IQ4_NL, 18), narrow_bytes(ID_MXFP4, 17)), TYPES & FLOAT_TYPES ? FLOAT_OUTPUTS * (FLOAT_ITEM + 48) : 0))));
+constexpr u32 wide_bytes(u64 types, u32 id, u32 bytes) { return !(types >> id & 1) ? 0 : TILED ? TILE_OUTPUTS * tile_pitch(bytes) : 32 * bytes + 192; }
+constexpr u32 narrow_bytes(u64 types, u32 id, u32 bytes) { return types >> id & 1 ? 4 * NARROW_ITEM * bytes + 192 : 0; }
+template <class C>
+constexpr u32 bytes_of(u64 types) { return C::WIDE ? wide_bytes(types, C::ID, C::BYTES) : narrow_bytes(types, C::ID, C::BYTES); }
+/// Bytes of a place for an item of any of `types`: its rows, and what their first and last 16 bytes hold besides.
+constexpr u32 place_bytes(u64 types) {
+    return most_of(most_of(most_of(most_of(most_of(bytes_of<Q2_K>(types), bytes_of<Q3_K>(types)), most_of(bytes_of<Q4_K>(types), bytes_of<Q5_K>(types))),
+                                   most_of(most_of(bytes_of<Q6_K>(types), bytes_of<IQ4_XS>(types)), most_of(bytes_of<IQ3_XXS>(types), bytes_of<IQ3_S>(types)))),
+                           most_of(most_of(most_of(bytes_of<IQ2_XXS>(types), bytes_of<IQ2_XS>(types)), most_of(bytes_of<IQ2_S>(types), bytes_of<Q8_0>(types))),
+                                   most_of(most_of(bytes_of<Q4_0>(types), bytes_of<Q4_1>(types)), most_of(bytes_of<Q5_0>(types), bytes_of<Q5_1>(types))))),
+                   most_of(most_of(bytes_of<IQ4_NL>(types), bytes_of<MXFP4>(types)), types & FLOAT_TYPES ? FLOAT_OUTPUTS * (FLOAT_ITEM + 48) : 0));
+}
+constexpr u32 SLOT_BYTES = place_bytes(TYPES);
 static_assert(SLOT_BYTES % 16 == 0, "places are aligned");
 
 /// Where output `o` of an item lies behind the beginning of its place.
@@ -154,9 +158,24 @@ DEVICE void copy_item(const Job& job, u32 first, u32 item, u8* place) {
     }
 }
 
+/// The same of a tile: a block of C of each output, all of whose 16 bytes lanes take in turn, as they lie.
+template <class C>
+DEVICE void copy_tile(const Job& job, u32 first, u32 item, u8* place) {
+    constexpr u32 LOW = C::BYTES & (0 - C::BYTES), CHUNKS = (C::BYTES + 15 + (LOW < 16 ? 16 - LOW : 0)) / 16, PITCH = tile_pitch(C::BYTES);
+    u32 lane = lane_of(), count = least(1u << job.batch_bits, job.outputs - first);
+    const u8* from = job.weights + (u64)first * job.row_bytes + item * C::BYTES;
+#pragma unroll
+    for (u32 i = 0; i < (TILE_OUTPUTS * CHUNKS + 31) / 32; i++) {
+        u32 chunk = lane + 32 * i, o = chunk / CHUNKS, at = 16 * (chunk % CHUNKS);
+        const u8* row = from + o * job.row_bytes;
+        u32 shift = (u32)(u64)row & 15;
+        if (o < count && (LOW >= 16 || at < shift + C::BYTES)) copy16_async(place + o * PITCH + at, row - shift + at);
+    }
+}
+
 /// A warp's ring of items: of the batches `first`, `first + stride`, .. of its matrices, for each batch the items `part`, `part + parts`, .. of one after the
 /// other's. Two matrices have the same outputs and the same batches.
-template <u32 MATRICES, u32 PLACES = SLOTS>
+template <u32 MATRICES, u32 PLACES = SLOTS, u32 PLACE_BYTES = SLOT_BYTES>
 struct Ring {
     const u8* weights[MATRICES];
     u32 types[MATRICES];
@@ -179,7 +198,12 @@ struct Ring {
         Job now = job(matrix);
         u32 first = batch << now.batch_bits;
         if (first < outputs && item < now.items) {
-            copy_item(now, first, item, places + put * SLOT_BYTES);
+            u8* place = places + put * PLACE_BYTES;
+            if (TILED && is_wide(now.type)) {
+                WITH_WIDE(now.type, copy_tile<C>(now, first, item, place))
+            } else {
+                copy_item(now, first, item, place);
+            }
             put = put + 1 == PLACES ? 0 : put + 1;
             item += parts;
             if (item >= now.items) {
@@ -205,7 +229,7 @@ struct Ring {
     DEVICE_METHOD const u8* next() {
         copy_wait<PLACES - 1>();
         sync_warp();
-        return places + get * SLOT_BYTES;
+        return places + get * PLACE_BYTES;
     }
     /// The oldest item has been read by this lane.
     DEVICE_METHOD void done() {

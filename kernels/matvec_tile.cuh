@@ -5,8 +5,8 @@
 // multiplication there; minima (or what codes are above their values) times the sums of 16 codes are a product of their own. What lane (g, t) = (lane / 4,
 // lane mod 4) has in element e is of output g + 8 (e / 2) and row 2 t + e mod 2.
 //
-// Codes of Q4_K and Q5_K go from where they lie to registers as they are; those of other types are unpacked to a place of the warp first, half a block at
-// a time.
+// Lanes read codes of Q4_K, Q5_K and Q6_K from where they lie, a word of four for themselves; those of other types are unpacked to a place of the warp
+// first, half a block at a time.
 //
 // Rows of activations lie in shared memory as records, record `block * R + row`: codes in value order, the sums of 16 codes s as bytes l and h (s = l + 128 h,
 // first all l), the scale.
@@ -20,11 +20,8 @@
 /// From one output to the next where half blocks are unpacked: likewise.
 #define UNPACKED_PITCH 144
 
-/// Types whose codes are not unpacked.
-template <class C>
-constexpr bool NIBBLES_AS_THEY_ARE = C::ID == ID_Q4_K || C::ID == ID_Q5_K;
 /// Bytes of a warp's own where it unpacks.
-constexpr u32 UNPACKED_BYTES = TYPES & WIDE_TYPES & ~(BIT_OF(Q4_K) | BIT_OF(Q5_K)) ? TILE_OUTPUTS * UNPACKED_PITCH : 0;
+constexpr u32 UNPACKED_BYTES = TYPES & WIDE_TYPES & ~(BIT_OF(Q4_K) | BIT_OF(Q5_K) | BIT_OF(Q6_K)) ? TILE_OUTPUTS * UNPACKED_PITCH : 0;
 
 /// A block of up to 8 PARTS rows, for the outputs and rows that a lane has.
 template <u32 PARTS>
@@ -50,11 +47,32 @@ DEVICE u32 group_bytes(const Head& head) {
     return permute(t < 2 ? bytes[0] : bytes[1], 0, t % 2 ? 0x3322 : 0x1100);
 }
 
-/// Two steps of 32 values, of the tile's outputs, as a left operand: values 64 q .. of a block. `at(o)` is where the block of an output lies.
+/// Two steps of 32 values, of the tile's outputs, as a left operand: values 64 q .. of a block. `at(o)` is where the block of an output lies; `kept` is what
+/// is read once for several of them.
 template <class C, class At>
-DEVICE void tile_codes(u32 codes[2][4], At at, u32 q, const u32 fifths[4], u8* unpacked) {
+DEVICE void tile_codes(u32 codes[2][4], At at, u32 q, u32 kept[12], u8* unpacked) {
     u32 lane = lane_of();
-    if constexpr (NIBBLES_AS_THEY_ARE<C>) {
+    if constexpr (C::ID == ID_Q6_K) {
+        if (q % 2 == 0) {
+#pragma unroll
+            for (u32 h = 0; h < 2; h++) {
+                const WordsBehind words(at(lane / 4 + 8 * h) + 4 * (lane % 4));
+#pragma unroll
+                for (u32 c = 0; c < 2; c++) {
+                    words.words<1>(32 * q + 16 * c, kept + 2 * c + h);
+                    words.words<1>(32 * q + 32 + 16 * c, kept + 4 + 2 * c + h);
+                    words.words<1>(128 + 16 * q + 16 * c, kept + 8 + 2 * c + h);
+                }
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 a = kept[i], b = kept[4 + i], top = kept[8 + i];
+            codes[0][i] = q % 2 == 0 ? of_bytes(a, 15) | of_bytes(top << 4, 0x30) : of_bytes(a >> 4, 15) | of_bytes(top, 0x30);
+            codes[1][i] = q % 2 == 0 ? of_bytes(b, 15) | of_bytes(top << 2, 0x30) : of_bytes(b >> 4, 15) | of_bytes(top >> 2, 0x30);
+        }
+    } else if constexpr (C::ID == ID_Q4_K || C::ID == ID_Q5_K) {
+        if (C::ID == ID_Q5_K && q == 0) ldmatrix4(kept, at(lane % 16) + 16 + 16 * (lane / 16));
         u32 words[4];
         ldmatrix4(words, at(lane % 16) + (C::ID == ID_Q5_K ? 48 : 16) + 32 * q + 16 * (lane / 16));
 #pragma unroll
@@ -62,8 +80,8 @@ DEVICE void tile_codes(u32 codes[2][4], At at, u32 q, const u32 fifths[4], u8* u
             codes[0][i] = of_bytes(words[i], 15);
             codes[1][i] = of_bytes(words[i] >> 4, 15);
             if (C::ID == ID_Q5_K) {
-                codes[0][i] |= of_bytes(fifths[i] >> 2 * q, 1) << 4;
-                codes[1][i] |= of_bytes(fifths[i] >> 2 * q, 2) << 3;
+                codes[0][i] |= of_bytes(kept[i] >> 2 * q, 1) << 4;
+                codes[1][i] |= of_bytes(kept[i] >> 2 * q, 2) << 3;
             }
         }
     } else {
@@ -86,7 +104,7 @@ template <class C, u32 R, class At>
 DEVICE void multiply_tile(TileSums<(R + 7) / 8>& sums, At at, const u8* records, u8* unpacked) {
     constexpr u32 PARTS = (R + 7) / 8;
     u32 lane = lane_of();
-    u32 scales[2][4], beside[2], fifths[4];
+    u32 scales[2][4], beside[2], kept[12];
 #pragma unroll
     for (u32 h = 0; h < 2; h++) {
         Head head;
@@ -96,7 +114,6 @@ DEVICE void multiply_tile(TileSums<(R + 7) / 8>& sums, At at, const u8* records,
         for (u32 i = 0; i < 4; i++) scales[h][i] = head.scales[i];
         beside[h] = group_bytes<C>(head);
     }
-    if (C::ID == ID_Q5_K) ldmatrix4(fifths, at(lane % 16) + 16 + 16 * (lane / 16));
     const u8* row[PARTS];
 #pragma unroll
     for (u32 j = 0; j < PARTS; j++) {
@@ -107,7 +124,7 @@ DEVICE void multiply_tile(TileSums<(R + 7) / 8>& sums, At at, const u8* records,
 #pragma unroll
     for (u32 q = 0; q < 4; q++) {
         u32 codes[2][4];
-        tile_codes<C>(codes, at, q, fifths, unpacked);
+        tile_codes<C>(codes, at, q, kept, unpacked);
 #pragma unroll
         for (u32 j = 0; j < PARTS; j++) {
             u32 acts[4];

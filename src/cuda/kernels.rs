@@ -116,7 +116,7 @@ impl Kernels {
         rotations: &Rotations<'_>,
     ) -> Result<Self, CudaError> {
         check(needs)?;
-        let types = Types::new(loading);
+        let types = Types::new(loading, needs);
         let mut shapes: Vec<AttentionShape> = Vec::new();
         for shape in &needs.attention {
             if !shapes.contains(shape) {
@@ -169,9 +169,9 @@ impl Kernels {
         })
     }
 
-    /// For windows of this many rows.
+    /// For windows of this many rows; those of most go through the last more than once.
     pub(super) fn float_matvec(&self, rows: usize) -> &FloatMatvecKernel {
-        &self.float_matvec[bucket_of(rows)]
+        &self.float_matvec[bucket_of(rows).min(self.float_matvec.len() - 1)]
     }
 
     /// Whether the experts' kernels for few rows know a type.

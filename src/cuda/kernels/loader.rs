@@ -194,14 +194,19 @@ impl Loader<'_> {
     }
 
     fn float_matvec(&self, unit: UnitId) -> Result<FloatMatvecKernel, CudaError> {
-        let [threads, shared, outputs] = self.constants(unit, "float_matvec_launch")?;
+        let [threads, shared, outputs, rows] = self.constants(unit, "float_matvec_launch")?;
         let kernel = self.modules.kernel(unit, "float_matvec", shared)?;
         Ok(FloatMatvecKernel {
-            resident: kernel.resident_blocks(self.device, threads, shared)?,
+            spread: if rows > 4 {
+                self.device.processors as usize
+            } else {
+                kernel.resident_blocks(self.device, threads, shared)?
+            },
             kernel,
             threads,
             shared,
             outputs,
+            rows,
         })
     }
 

@@ -37,17 +37,16 @@ pub(in crate::cuda) struct FloatMatvecKernel {
     pub(in crate::cuda) shared: usize,
     /// Outputs of a block at once.
     pub(in crate::cuda) outputs: usize,
-    pub(in crate::cuda) resident: usize,
+    pub(in crate::cuda) rows: usize,
+    /// Blocks among which outputs are spread: what is on the device at once, or, of kernels of more than a few rows, its multiprocessors.
+    pub(in crate::cuda) spread: usize,
 }
 
 impl FloatMatvecKernel {
-    /// Blocks that work on `outputs` outputs: one each, if they are all on the device at once.
-    pub(in crate::cuda) fn blocks(&self, outputs: usize) -> usize {
-        if outputs <= self.resident {
-            outputs
-        } else {
-            outputs.div_ceil(self.outputs)
-        }
+    /// Blocks that work on `outputs` outputs of so many rows: all of them at once, where a block's outputs allow it.
+    pub(in crate::cuda) fn blocks(&self, outputs: usize, rows: usize) -> usize {
+        let spread = (self.spread / rows.div_ceil(self.rows)).max(1);
+        outputs.div_ceil(outputs.div_ceil(spread).min(self.outputs))
     }
 }
 

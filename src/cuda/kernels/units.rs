@@ -1,5 +1,7 @@
 //! What a model's kernels are compiled from: sources with macros.
 
+use std::ops::Range;
+
 use super::{
     BUCKETS,
     macros::{attention_macros, delta_macros, gating},
@@ -28,10 +30,12 @@ pub(super) struct Types {
     experts: Vec<BlockType>,
     /// What the experts' kernels for few rows read: experts and, as far as that brings no floats, the shared expert.
     pub(super) expert_rows: Vec<BlockType>,
+    /// Those of them that gate and up have.
+    expert_gates: Vec<BlockType>,
 }
 
 impl Types {
-    pub(super) fn new(loading: &Loading) -> Self {
+    pub(super) fn new(loading: &Loading, needs: &Needs) -> Self {
         let (dense, experts) = (loading.dense_types(), loading.expert_types());
         let float = |ty: &BlockType| ActKind::of(*ty) == ActKind::Float;
         let (floats, integers): (Vec<_>, Vec<_>) = dense.iter().partition(|ty| float(ty));
@@ -39,6 +43,8 @@ impl Types {
         let both = experts.iter().any(float);
         let more = dense.iter().filter(|ty| both || !float(ty));
         expert_rows.extend(more.filter(|ty| !experts.contains(ty)));
+        let mut expert_gates = loading.gate_types(needs.residual, &needs.shared_widths);
+        expert_gates.retain(|ty| expert_rows.contains(ty));
         let mut by_inputs = loading.dense_inputs();
         for (_, types) in &mut by_inputs {
             types.retain(|ty| !float(ty));
@@ -51,6 +57,7 @@ impl Types {
             floats,
             experts,
             expert_rows,
+            expert_gates,
         }
     }
 }
@@ -96,9 +103,14 @@ pub(super) fn group_rows(bucket: usize, device: &Device, types: &Types, needs: &
         .unwrap_or(bucket.min(2))
 }
 
-fn typed(types: &[BlockType]) -> Macros {
+/// Types as a mask.
+fn ids(types: &[BlockType]) -> String {
     let ids: u64 = types.iter().fold(0, |all, ty| all | 1 << *ty as u32);
-    Macros::default().with("TYPES", format!("{ids}ull"))
+    format!("{ids}ull")
+}
+
+fn typed(types: &[BlockType]) -> Macros {
+    Macros::default().with("TYPES", ids(types))
 }
 
 /// Products of many rows: the source for a type.
@@ -114,7 +126,9 @@ fn matmul(ty: BlockType) -> (Source, Macros) {
 
 impl ExpertUnits {
     fn new(set: &mut Set, device: &Device, types: &Types, needs: &Needs) -> Self {
-        let mut known = typed(&types.expert_rows).with("FIXED_K", needs.residual);
+        let mut known = typed(&types.expert_rows)
+            .with("GATE_TYPES", ids(&types.expert_gates))
+            .with("FIXED_K", needs.residual);
         if let [width] = needs.routed_widths[..] {
             known = known.with("FIXED_WIDTH", width);
         }
@@ -158,14 +172,14 @@ impl Units {
         let choose = Macros::default()
             .with("VOCAB", needs.vocab)
             .with("CANDIDATES", CANDIDATES);
-        let mut buckets = |source, types: &[BlockType], from: usize| -> Vec<UnitId> {
-            let buckets = if types.is_empty() { 0 } else { BUCKETS };
-            (from..buckets)
+        let mut buckets = |source, types: &[BlockType], buckets: Range<usize>| -> Vec<UnitId> {
+            buckets
+                .filter(|_| !types.is_empty())
                 .map(|at| set.add(source, typed(types).with("ROWS", 1 << at)))
                 .collect()
         };
-        let matvec = buckets(sources::MATVEC, &types.integers, 1);
-        let float_matvec = buckets(sources::FLOAT_MATVEC, &types.floats, 0);
+        let matvec = buckets(sources::MATVEC, &types.integers, 1..BUCKETS);
+        let float_matvec = buckets(sources::FLOAT_MATVEC, &types.floats, 0..BUCKETS - 1);
         Self {
             embed: set.add(sources::EMBED, typed(&types.dense)),
             quantise: set.add(sources::QUANTISE, Macros::default()),
