@@ -247,9 +247,10 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
     const u32 width = is_shared ? SHARED_WIDTH_OF(shared) : WIDTH_OF(width_given);
     GateRing ring;
     ring.outputs = width, ring.k = k;
-    ring.types[0] = gate.type, ring.types[1] = up.type;
+    ring.types[0] = known_type<GATE_TYPES>(is_shared ? shared.gate_type : gate.type);
+    ring.types[1] = known_type<GATE_TYPES>(is_shared ? shared.up_type : up.type);
     if (is_shared) {
-        ring.weights[0] = shared.gate, ring.weights[1] = shared.up, ring.types[0] = shared.gate_type, ring.types[1] = shared.up_type;
+        ring.weights[0] = shared.gate, ring.weights[1] = shared.up;
     } else {
         wait_for_previous();
         release_next();
@@ -310,7 +311,7 @@ expert_down(Groups groups, ExpertMatrix matrix, u32 k_given, u32 width_given, co
     const Group group = group_of(groups, has_shared, live_rows);
     Ring<1, DOWN_SLOTS> ring;
     ring.outputs = k, ring.k = width;
-    ring.types[0] = is_shared ? shared.down_type : matrix.type;
+    ring.types[0] = known_type<TYPES>(is_shared ? shared.down_type : matrix.type);
     if (group.rows) ring.weights[0] = is_shared ? shared.down : (const u8*)matrix.at[group.expert];
     auto begun = [&] {
         wait_for_previous();

@@ -58,7 +58,7 @@ matvec(const __grid_constant__ Matrices matrices, u32 count, u32 k_given, Acts25
     DYNAMIC_SHARED(shared);
     const u32 k = K_OF(k_given);
     const Matrix& matrix = matrix_of(matrices, count);
-    const u32 type = matrix.type;
+    const u32 type = known_type<TYPES>(matrix.type);
     u8* own = shared + warp_of() * OWN_BYTES;
     u8* aside = own + SLOTS * SLOT_BYTES;
     u8* told = shared + WARPS * OWN_BYTES;

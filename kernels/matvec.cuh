@@ -50,6 +50,17 @@ DEVICE u32 block_bytes_of(u32 type) {
 DEVICE bool is_wide(u32 type) { return !(TYPES & ~WIDE_TYPES) || (TYPES & WIDE_TYPES && WIDE_TYPES >> type & 1); }
 DEVICE bool is_narrow(u32 type) { return !(TYPES & ~NARROW_TYPES) || (TYPES & NARROW_TYPES && NARROW_TYPES >> type & 1); }
 
+/// The type where `types` has no other.
+template <u64 types>
+DEVICE u32 known_type(u32 type) {
+    if (types == 0 || (types & (types - 1)) != 0) return type;
+    u32 only = 0;
+#pragma unroll
+    for (u32 id = 0; id < 64; id++)
+        if (types >> id & 1) only = id;
+    return only;
+}
+
 /// A matrix as a warp works through it.
 struct Job {
     const u8* weights;
@@ -163,13 +174,22 @@ template <class C>
 DEVICE void copy_tile(const Job& job, u32 first, u32 item, u8* place) {
     constexpr u32 LOW = C::BYTES & (0 - C::BYTES), CHUNKS = (C::BYTES + 15 + (LOW < 16 ? 16 - LOW : 0)) / 16, PITCH = tile_pitch(C::BYTES);
     u32 lane = lane_of(), count = least(1u << job.batch_bits, job.outputs - first);
-    const u8* from = job.weights + (u64)first * job.row_bytes + item * C::BYTES;
+    u64 from = (u64)job.weights + (u64)first * job.row_bytes + item * C::BYTES;
 #pragma unroll
     for (u32 i = 0; i < (TILE_OUTPUTS * CHUNKS + 31) / 32; i++) {
-        u32 chunk = lane + 32 * i, o = chunk / CHUNKS, at = 16 * (chunk % CHUNKS);
-        const u8* row = from + o * job.row_bytes;
-        u32 shift = (u32)(u64)row & 15;
-        if (o < count && (LOW >= 16 || at < shift + C::BYTES)) copy16_async(place + o * PITCH + at, row - shift + at);
+        u32 chunk = lane + 32 * i, o = chunk / CHUNKS;
+        if (LOW >= 16) {
+            // rows are aligned, and follow each other in the place
+            static_assert(LOW < 16 || PITCH == 16 * CHUNKS, "no gaps");
+            u64 at = from + 16 * lane + o * (job.row_bytes - C::BYTES);
+            if (o < count) copy16_async(place + 16 * lane + 512 * i, (const void*)(at + 512 * i));
+        } else {
+            u32 at = 16 * (chunk % CHUNKS);
+            u64 row = from + o * job.row_bytes;
+            // the last chunk of a row may hold nothing of it
+            if (o < count && (16 * (CHUNKS - 1) < C::BYTES || at < ((u32)row & 15) + C::BYTES))
+                copy16_async(place + o * PITCH + at, (const void*)((row & ~15ull) + at));
+        }
     }
 }
 

@@ -47,6 +47,10 @@ DEVICE u32 group_bytes(const Head& head) {
     return permute(t < 2 ? bytes[0] : bytes[1], 0, t % 2 ? 0x3322 : 0x1100);
 }
 
+/// Whether the second of two steps is of codes times 16, and unsigned.
+template <class C>
+constexpr bool SECOND_BY_16 = C::ID == ID_Q4_K;
+
 /// Two steps of 32 values, of the tile's outputs, as a left operand: values 64 q .. of a block. `at(o)` is where the block of an output lies; `kept` is what
 /// is read once for several of them.
 template <class C, class At>
@@ -78,7 +82,7 @@ DEVICE void tile_codes(u32 codes[2][4], At at, u32 q, u32 kept[12], u8* unpacked
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             codes[0][i] = of_bytes(words[i], 15);
-            codes[1][i] = of_bytes(words[i] >> 4, 15);
+            codes[1][i] = C::ID == ID_Q4_K ? of_bytes(words[i], 0xf0) : of_bytes(words[i] >> 4, 15);
             if (C::ID == ID_Q5_K) {
                 codes[0][i] |= of_bytes(kept[i] >> 2 * q, 1) << 4;
                 codes[1][i] |= of_bytes(kept[i] >> 2 * q, 2) << 3;
@@ -115,11 +119,12 @@ DEVICE void multiply_tile(TileSums<(R + 7) / 8>& sums, At at, const u8* records,
         beside[h] = group_bytes<C>(head);
     }
     const u8* row[PARTS];
+    i32 by_16[PARTS][4];
 #pragma unroll
     for (u32 j = 0; j < PARTS; j++) {
         row[j] = records + least(8 * j + lane % 8, R - 1) * TILE_RECORD;
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) sums.total[j][e] = sums.aside[j][e] = 0;
+        for (u32 e = 0; e < 4; e++) sums.total[j][e] = sums.aside[j][e] = by_16[j][e] = 0;
     }
 #pragma unroll
     for (u32 q = 0; q < 4; q++) {
@@ -132,13 +137,21 @@ DEVICE void multiply_tile(TileSums<(R + 7) / 8>& sums, At at, const u8* records,
 #pragma unroll
             for (u32 i = 0; i < 64 / C::SUB; i++) {
                 i32 part[4] = {0, 0, 0, 0};
-                if (C::SUB == 32) mma_s8(part, codes[i], acts + 2 * i);
+                const bool second = SECOND_BY_16<C> && i == 1;
+                if (second) mma_us8(part, codes[i], acts + 2 * i);
+                else if (C::SUB == 32) mma_s8(part, codes[i], acts + 2 * i);
                 else mma_s8_k16(part, codes[i / 2] + 2 * (i % 2), acts[i]);
                 u32 group = q * (64 / C::SUB) + i;
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) sums.total[j][e] += part[e] * signed_byte(scales[e / 2][group / 4], group % 4);
+                for (u32 e = 0; e < 4; e++) (second ? by_16 : sums.total)[j][e] += part[e] * signed_byte(scales[e / 2][group / 4], group % 4);
             }
         }
+    }
+    if (SECOND_BY_16<C>) {
+#pragma unroll
+        for (u32 j = 0; j < PARTS; j++)
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) sums.total[j][e] += by_16[j][e] >> 4;
     }
     if (C::MINIMA || C::BIAS != 0) {
 #pragma unroll
@@ -199,19 +212,22 @@ DEVICE void wide_tile(const Job& given, u32 blocks, u32 first, u32 rows, const u
 
 // ---- a tile shared by the warps of a block: warp w has its blocks w, w + warps, ..
 
-/// What a warp tells of a block of a tile: `total` and `aside` [16 outputs, 8 PARTS rows], then `d` and `dmin` [16].
+/// What a warp tells of a block of a tile: `total`, with minima `total` and `aside`, [16 outputs, 8 PARTS rows], then `d` and `dmin` [16].
 __device__ constexpr u32 told_bytes(u32 rows) { return TILE_OUTPUTS * ((rows + 7) / 8 * 64 + 8); }
 
 /// Tells the block what a warp's block of a tile came to.
-template <u32 PARTS>
+template <class C, u32 PARTS>
 DEVICE void tell(u8* told, const TileSums<PARTS>& sums) {
     u32 g = lane_of() / 4, t = lane_of() % 4;
 #pragma unroll
     for (u32 h = 0; h < 2; h++) {
 #pragma unroll
-        for (u32 j = 0; j < PARTS; j++)
-            *(uint4*)(told + ((g + 8 * h) * (8 * PARTS) + 8 * j + 2 * t) * 8) =
-                make_uint4((u32)sums.total[j][2 * h], (u32)sums.aside[j][2 * h], (u32)sums.total[j][2 * h + 1], (u32)sums.aside[j][2 * h + 1]);
+        for (u32 j = 0; j < PARTS; j++) {
+            const i32 *total = sums.total[j] + 2 * h, *aside = sums.aside[j] + 2 * h;
+            u32 result = (g + 8 * h) * (8 * PARTS) + 8 * j + 2 * t;
+            if (C::MINIMA) *(uint4*)(told + 8 * result) = make_uint4((u32)total[0], (u32)aside[0], (u32)total[1], (u32)aside[1]);
+            else *(uint2*)(told + 4 * result) = make_uint2((u32)total[0], (u32)total[1]);
+        }
         if (t == 0) *(float2*)(told + TILE_OUTPUTS * PARTS * 64 + (g + 8 * h) * 8) = make_float2(sums.d[h], sums.dmin[h]);
     }
 }
@@ -235,21 +251,27 @@ DEVICE void shared_tile(const Job& given, u32 blocks, u32 first, u32 rows, const
             TileSums<PARTS> sums;
             multiply_tile<C, R>(sums, [&](u32 o) { return place + offset_of(job, first, block, o); }, records + block * (R * TILE_RECORD), unpacked);
             ring.done();
-            tell<PARTS>(here + warp_of() * ROOM, sums);
+            tell<C, PARTS>(here + warp_of() * ROOM, sums);
         }
         sync_block();
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
             u32 result = threadIdx.x + i * 32 * WARPS_, o = result / (8 * PARTS), r = result % (8 * PARTS);
             if (result >= RESULTS) break;
-#pragma unroll
-            for (u32 w = 0; w < WARPS_; w++) {
-                if (from + w >= blocks) break;
-                uint2 sum = *(const uint2*)(here + w * ROOM + result * 8);
+            auto add = [&](u32 w) {
+                const u8* sum = here + w * ROOM + result * (C::MINIMA ? 8 : 4);
                 float2 d = *(const float2*)(here + w * ROOM + TILE_OUTPUTS * PARTS * 64 + o * 8);
                 float scale = tile_scale<R>(records + (from + w) * (R * TILE_RECORD), r);
-                main[i] = fmaf(d.x * scale, (float)(i32)sum.x, main[i]);
-                if (C::MINIMA) minima[i] = fmaf(d.y * scale, (float)(i32)sum.y, minima[i]);
+                main[i] = fmaf(d.x * scale, (float)*(const i32*)sum, main[i]);
+                if (C::MINIMA) minima[i] = fmaf(d.y * scale, (float)*(const i32*)(sum + 4), minima[i]);
+            };
+            if (from + WARPS_ <= blocks) {
+                // all loads are under way together
+#pragma unroll
+                for (u32 w = 0; w < WARPS_; w++) add(w);
+            } else {
+#pragma unroll 1
+                for (u32 w = 0; from + w < blocks; w++) add(w);
             }
         }
     }

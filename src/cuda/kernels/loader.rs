@@ -230,7 +230,9 @@ impl Loader<'_> {
             rows,
             bytes,
             staged,
-            blocks_max: blocks * self.device.processors as usize,
+            held: blocks,
+            processors: self.device.processors as usize,
+            shared_bytes: self.device.shared_bytes as usize,
         };
         // longer inputs go to kernels of fewer rows
         let most = kernel.shared(inputs).min(self.device.shared_bytes as usize);

@@ -26,8 +26,10 @@ pub(in crate::cuda) struct MatvecKernel {
     pub(in crate::cuda) bytes: usize,
     /// Kinds of activations that a block brings to shared memory.
     pub(in crate::cuda) staged: Kinds,
-    /// Blocks of the whole grid at most.
-    pub(in crate::cuda) blocks_max: usize,
+    /// Blocks that a multiprocessor holds at most, by its registers; multiprocessors; bytes of shared memory of each.
+    pub(in crate::cuda) held: usize,
+    pub(in crate::cuda) processors: usize,
+    pub(in crate::cuda) shared_bytes: usize,
 }
 
 /// Products of few rows with float matrices, for one bucket.
@@ -137,7 +139,10 @@ impl MatvecKernel {
         if self.rows == 1 {
             return batches;
         }
-        let share = (self.blocks_max * matrix.outputs / outputs.max(1)).max(1);
+        // 1 KiB of each block is the driver's
+        let held = (self.shared_bytes + 1024) / (self.shared(matrix.inputs) + 1024);
+        let most = held.clamp(1, self.held) * self.processors;
+        let share = (most * matrix.outputs / outputs.max(1)).max(1);
         batches.min(share)
     }
 
