@@ -10,24 +10,26 @@
 // Exact: products as in `matvec.cu`, silu as in `functions.cuh`, the intermediate quantised as in `quantise.cuh`: the bits of the CPU's `run_experts`.
 //
 // Grid: (parts, groups at most + 1 for a shared expert), 32 WARPS threads; blocks of groups that are not there leave at once. The warps of a group's
-// parts take its batches (matvec.cuh; gate and up have the smaller of their two) in turn, so parts = ceil(batches / WARPS) gives every warp one.
+// parts take its batches (matvec.cuh; gate and up have the smaller of their two) or tiles (matvec_tile.cuh) in turn, so parts = ceil(batches / WARPS) gives
+// every warp one. Short tiles want several a warp: every block quantises what expert_down reads.
 // Row 0 of the grid is the shared expert, if there is one. A group's rows are taken ROWS_MAX at a time.
-// Dynamic shared memory: WARPS * (SLOTS, for expert_down DOWN_SLOTS, * SLOT_BYTES + exchange) + staged, SLOT_BYTES and exchange as in `matvec.cu` with
-// ROWS = ROWS_MAX (SLOT_BYTES of floats: 4192); staged is ROWS_MAX times the sum, over the forms that TYPES asks for, of n / 256 * 320, n * 19 / 16 (rounded
-// up to 16 after multiplying) and 4 n; n is k for expert_gate_up, which needs 128 * ROWS_MAX * WARPS more (and stages nothing if it has one row and TYPES
-// only 256-wide types), and the greater of width and shared width for expert_down.
+// Dynamic shared memory: WARPS * (GATE_SLOTS places for GATE_TYPES, for expert_down DOWN_SLOTS for TYPES, + what `matvec.cu` has beside its places) + staged,
+// places as in `matvec.cu` with ROWS = ROWS_MAX (of floats: 4192 bytes); staged is ROWS_MAX times the sum, over the forms that TYPES asks for, of n / 256 *
+// 304 (with one row 320), n * 19 / 16 (rounded up to 16 after multiplying) and 4 n; n is k for expert_gate_up, which needs 128 * ROWS_MAX * WARPS more (and
+// stages nothing if it has one row and TYPES only 256-wide types), and the greater of width and shared width for expert_down.
 // Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
 // Macros: TYPES (codec.cuh); ROWS_MAX (1, 2, 4, 8: rows of a group that are multiplied at once. With 1 the window has one row, whose groups are its choices
-// in the order of rank: of `Groups` only `ids [used]` u16 is read); WARPS; SLOTS, DOWN_SLOTS (matvec.cuh); FIXED_K, FIXED_WIDTH, SHARED_WIDTH (k, the width
-// of the experts and that of the shared expert, 0 if there is none, where they are known: the arguments are ignored).
+// in the order of rank: of `Groups` only `ids [used]` u16 is read); WARPS; GATE_TYPES (those of TYPES that gate and up have); GATE_SLOTS, DOWN_SLOTS (SLOTS
+// of matvec.cuh); FIXED_K, FIXED_WIDTH, SHARED_WIDTH (k, the width of the experts and that of the shared expert, 0 if there is none, where they are known:
+// the arguments are ignored).
 #ifndef ROWS_MAX
 #define ROWS_MAX 1
 #endif
 #ifndef WARPS
 #define WARPS (ROWS_MAX == 1 ? 2 : 4)
 #endif
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#if !defined(SLOTS) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 // cards without copies that do not wait have little shared memory as well
 #define SLOTS 1
 #endif
@@ -99,6 +101,13 @@ struct Places {
     const u32* places;
     Group group;
     u32 first, rows;
+    /// Of row lane mod ROWS_MAX, asked for ahead of time; not of the shared expert.
+    u32 own;
+    /// The same place, where the whole warp asks for it.
+    DEVICE_METHOD u32 together(u32 r) const {
+        if (ROWS_MAX == 1) return group.first;
+        return group.shared ? group.first + first + least(r, rows - 1) : shfl(own, r);
+    }
     DEVICE_METHOD u32 operator()(u32 r) const {
         if (ROWS_MAX == 1) return group.first;
         u32 at = group.first + first + least(r, rows - 1);
@@ -193,9 +202,11 @@ DEVICE void over_rows(RingOf& ring, u8* own, const Groups& groups, const Group& 
             copy_wait<0>();
             sync_block();
         }
+        u32 place = 0;
+        if (ROWS_MAX > 1 && !group.shared) place = groups.places[group.first + least(first + lane_of() % ROWS_MAX, group.rows - 1)];
         ring.begin(own, blockIdx.x * WARPS + warp_of(), gridDim.x * WARPS);
         if (first == 0) begun();
-        multiply(Places{groups.places, group, first, least(group.rows - first, (u32)ROWS_MAX)});
+        multiply(Places{groups.places, group, first, least(group.rows - first, (u32)ROWS_MAX), place});
     }
     copy_wait<0>();
 }
@@ -207,7 +218,7 @@ template <u32 R>
 DEVICE void gate_up(GateRing& ring, u8* own, u8* staged, u32 k, u32 width, const Acts& from, u32 used, const Places& place, float* hidden) {
     u8* exchange = own + GATE_SLOTS * GATE_PLACE;
     float* gates = (float*)(own + OWN_BYTES);
-    auto row = [&](u32 r) { return place.group.shared ? place(r) : place(r) / used; };
+    auto row = [&](u32 r) { return place.group.shared ? place.together(r) : place.together(r) / used; };
     // of one row, activations come straight to registers
     constexpr bool STAGED = TILED || TYPES & ~WIDE_TYPES;
     const WideRow straight(from.acts256, STAGED ? 0 : row(0), k);
@@ -286,9 +297,10 @@ DEVICE void quantise(u8* staged, u32 type, u32 width, u32 rows, From from) {
 template <u32 R>
 DEVICE void down(Ring<1, DOWN_SLOTS>& ring, u8* own, u8* staged, u32 k, u32 width, const Places& place, const float* hidden, float* outputs) {
     const Job job = ring.job(0);
-    auto from = [&](u32 r) { return hidden + (u64)place(r) * width; };
+    auto row = [&](u32 r) { return place.together(r); };
+    auto from = [&](u32 r) { return hidden + (u64)row(r) * width; };
     if (is_wide(job.type) || is_narrow(job.type)) quantise<R>(staged, job.type, width, place.rows, from);
-    else if (TYPES & FLOAT_TYPES) stage_floats((float*)staged_for(staged, job.type, width, R), hidden, width, width, place.rows, place);
+    else if (TYPES & FLOAT_TYPES) stage_floats((float*)staged_for(staged, job.type, width, R), hidden, width, width, place.rows, row);
     sync_block();
     u32 bits = job.batch_bits, step = gridDim.x * WARPS << bits;
     for (u32 first = (blockIdx.x * WARPS + warp_of()) << bits; first < k; first += step) {

@@ -5,7 +5,7 @@
 //
 // `float_matvec`: rows r < live[0] of `from` [rows, k] f32, a row every `stride` values; matrix m: `weights [outputs, k]` of the type `type` ->
 // `to [rows, outputs] f32`, a row every `to_stride` values. Blocks `first_block ..` of the grid, `blocks` of them, share its outputs evenly, at most OUTPUTS
-// at a time (matrices.cuh). Few rows of a small matrix want a block an output: what a block waits for then is one trip to memory. With more rows a
+// at a time (matrices.cuh). One row of a small matrix wants a block an output: what a block waits for then is one trip to memory. With more rows a
 // multiprocessor should not read them twice: all of its outputs in one block.
 //
 // Weights and activations come to shared memory in pieces of PIECE values, STAGES of them under way: with 2048 values all there are, where shared memory

@@ -36,7 +36,7 @@
 #define MIN_BLOCKS (16 / WARPS)
 #endif
 #define TILED (ROWS > 1)
-#if EARLY && ROWS > 1
+#if EARLY && ROWS > 1 && !defined(SLOTS)
 #define SLOTS 1
 #endif
 #include "device.cuh"

@@ -3,9 +3,9 @@
 // A warp takes a *batch* of neighbouring outputs. Their bytes are copied to shared memory ahead of time, an *item* (a batch's part of up to 2048
 // values) at a time through a ring of SLOTS places, by copies that do not wait; so a warp has several kilobytes under way however few warps there are.
 //
-// 256-wide types. Lane = (set, block, unit): `32 / B` outputs, B blocks of each at once, four lanes a block. A lane multiplies its unit (64 values) of
+// 256-wide types, for one row (for more: matvec_tile.cuh). Lane = (set, block, unit): `32 / B` outputs, B blocks of each at once, four lanes a block. A lane multiplies its unit (64 values) of
 // four outputs, u, u ^ 1, u ^ 2, u ^ 3 of the set, so that two exchanges give every lane the exact sum of one block of one output, with which it goes on
-// alone: minima (or what codes are above their values) from the sums of the activations, and the factor of the block. Then one lane an output and row
+// alone: minima (or what codes are above their values) from the sums of the activations, and the factor of the block. Then one lane an output
 // adds up the blocks in ascending order.
 //
 // 32-wide types. Lane = (output, chain): four outputs, eight chains of fused multiply-adds each, block b in chain b mod 8; nothing is exchanged but the
@@ -13,7 +13,7 @@
 //
 // All in the order of `src/cpu/kernels.rs`, so with its bits. A row's numbers depend on nothing but the row and the matrix.
 //
-// Macros: TYPES (codec.cuh), SLOTS (places of a warp's ring), FIXED_K (the length of a product's rows where it is known; `K_OF` of the argument gives it).
+// Macros: TYPES (codec.cuh), TILED (whether matvec_tile.cuh is used), SLOTS (places of a warp's ring), FIXED_K (the length of a product's rows where it is known; `K_OF` of the argument gives it).
 #pragma once
 #include "codec.cuh"
 #include "device.cuh"

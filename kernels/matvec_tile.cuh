@@ -319,11 +319,14 @@ DEVICE void stage_tile(u8* to, const Acts256& from, u32 k, u32 rows, Row row) {
 /// Quantises rows `from(r) [k] f32` to records. The warps of the block share the work.
 template <u32 R, class From>
 DEVICE void quantise_tile(u8* to, u32 k, u32 rows, From from) {
-    u32 lane = lane_of(), blocks = k / 256;
-    for (u32 i = warp_of(); i < rows * blocks; i += blockDim.x / 32) {
+    u32 lane = lane_of(), blocks = k / 256, warps = blockDim.x / 32;
+    float x[8], next[8];
+    if (warp_of() < rows * blocks) read_run(from(warp_of() / blocks), k, 256 * (warp_of() % blocks), next);
+    for (u32 i = warp_of(); i < rows * blocks; i += warps) {
         u32 r = i / blocks, block = i % blocks, codes[2];
-        float x[8];
-        read_run(from(r), k, 256 * block, x);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) x[j] = next[j];
+        if (i + warps < rows * blocks) read_run(from((i + warps) / blocks), k, 256 * ((i + warps) % blocks), next);
         i32 sum;
         float d = quantise256(x, codes, &sum);
         u8* record = to + (block * R + r) * TILE_RECORD;

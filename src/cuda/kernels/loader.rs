@@ -197,7 +197,7 @@ impl Loader<'_> {
         let [threads, shared, outputs, rows] = self.constants(unit, "float_matvec_launch")?;
         let kernel = self.modules.kernel(unit, "float_matvec", shared)?;
         Ok(FloatMatvecKernel {
-            spread: if rows > 4 {
+            spread: if rows > 1 {
                 self.device.processors as usize
             } else {
                 kernel.resident_blocks(self.device, threads, shared)?

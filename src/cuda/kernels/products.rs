@@ -40,7 +40,7 @@ pub(in crate::cuda) struct FloatMatvecKernel {
     /// Outputs of a block at once.
     pub(in crate::cuda) outputs: usize,
     pub(in crate::cuda) rows: usize,
-    /// Blocks among which outputs are spread: what is on the device at once, or, of kernels of more than a few rows, its multiprocessors.
+    /// Blocks among which outputs are spread: what is on the device at once, or, of kernels of more rows than one, its multiprocessors.
     pub(in crate::cuda) spread: usize,
 }
 
