@@ -107,9 +107,10 @@ struct Work {
             if (rows != 0) sync_block(); // the pieces of the outputs before have been read
             for (u32 piece = 0; piece < STAGES; piece++) ask(piece);
             if (rows == 0) {
+                // the window's tables are older than the kernel that this one waits for
+                const u32 live = live_rows[0], before = blockIdx.y * ROWS;
                 wait_for_previous();
                 release_next();
-                const u32 live = live_rows[0], before = blockIdx.y * ROWS;
                 if (live <= before) {
                     copy_commit();
                     copy_wait<0>();

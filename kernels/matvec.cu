@@ -72,9 +72,10 @@ matvec(const __grid_constant__ Matrices matrices, u32 count, u32 k_given, Acts25
     ring.weights[0] = matrix.weights, ring.types[0] = type, ring.outputs = matrix.outputs, ring.k = k;
     const Job job = ring.job(0);
     ring.begin(own, first_batch, step, tiled ? warp_of() : 0, tiled ? WARPS : 1);
+    // the window's tables are older than the kernel that this one waits for
+    u32 live = live_rows[0];
     wait_for_previous();
     release_next();
-    u32 live = live_rows[0];
     // one row is there for every block of the grid: its activations do not wait for the count
     const bool there = live > blockIdx.y * ROWS;
     if (ROWS > 1 && !there) {
