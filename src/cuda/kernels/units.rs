@@ -126,9 +126,7 @@ fn matmul(ty: BlockType) -> (Source, Macros) {
 
 impl ExpertUnits {
     fn new(set: &mut Set, device: &Device, types: &Types, needs: &Needs) -> Self {
-        let mut known = typed(&types.expert_rows)
-            .with("GATE_TYPES", ids(&types.expert_gates))
-            .with("FIXED_K", needs.residual);
+        let mut known = typed(&types.expert_rows).with("FIXED_K", needs.residual);
         if let [width] = needs.routed_widths[..] {
             known = known.with("FIXED_WIDTH", width);
         }
@@ -143,7 +141,11 @@ impl ExpertUnits {
             matvec: (0..BUCKETS)
                 .map(|at| {
                     let rows = group_rows(1 << at, device, types, needs);
-                    let macros = known.clone().with("ROWS_MAX", rows);
+                    let mut macros = known.clone().with("ROWS_MAX", rows);
+                    // of one row, kernels for fewer types have been slower (H200, 2026-11-30)
+                    if rows > 1 {
+                        macros = macros.with("GATE_TYPES", ids(&types.expert_gates));
+                    }
                     set.add(sources::EXPERT_MATVEC, macros)
                 })
                 .collect(),
