@@ -23,27 +23,27 @@
 // in the order of rank: of `Groups` only `ids [used]` u16 is read); WARPS; GATE_TYPES (those of TYPES that gate and up have); GATE_SLOTS, DOWN_SLOTS (SLOTS
 // of matvec.cuh); FIXED_K, FIXED_WIDTH, SHARED_WIDTH (k, the width of the experts and that of the shared expert, 0 if there is none, where they are known:
 // the arguments are ignored).
+#include "device.cuh"
+
 #ifndef ROWS_MAX
 #define ROWS_MAX 1
 #endif
 #ifndef WARPS
 #define WARPS (ROWS_MAX == 1 ? 2 : 4)
 #endif
-#if !defined(SLOTS) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-// cards without copies that do not wait have little shared memory as well
+#if SHARED_KIB < 99 && ROWS_MAX > 1 && !defined(SLOTS)
 #define SLOTS 1
 #endif
 #ifndef GATE_SLOTS
-#define GATE_SLOTS (ROWS_MAX == 1 || SLOTS == 1 ? SLOTS : 3)
+#define GATE_SLOTS (ROWS_MAX == 1 || SHARED_KIB < 160 ? SLOTS : 3)
 #endif
 #ifndef DOWN_SLOTS
-#define DOWN_SLOTS (ROWS_MAX == 1 ? 1 : SLOTS == 1 ? SLOTS : 3)
+#define DOWN_SLOTS (ROWS_MAX == 1 ? 1 : SHARED_KIB < 160 ? SLOTS : 3)
 #endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS (16 / WARPS)
 #endif
 #define TILED (ROWS_MAX > 1)
-#include "device.cuh"
 #include "functions.cuh"
 #include "matvec.cuh"
 #include "matvec_tile.cuh"

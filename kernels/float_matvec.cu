@@ -24,11 +24,7 @@
 #define ROWS 1
 #endif
 #ifndef STAGES
-#ifdef __CUDA_ARCH__
-#define STAGES (__CUDA_ARCH__ < 800 ? 2 : ROWS <= 4 ? 4 : __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200 ? 6 : 8)
-#else
-#define STAGES 4
-#endif
+#define STAGES (SHARED_KIB < 99 ? 2 : SHARED_KIB < 160 ? (ROWS <= 4 ? 3 : 6) : (ROWS <= 4 ? 4 : 8))
 #endif
 #define THREADS 128
 /// Outputs of a block at a time.

@@ -20,26 +20,21 @@
 //
 // Macros: TYPES (codec.cuh; float types do not count); ROWS (1, 2, 4, 8, 16: rows of a block); WARPS; SLOTS (matvec.cuh); FIXED_K (k, if it is known: the
 // argument is ignored).
+#include "device.cuh"
+
 #ifndef ROWS
 #define ROWS 1
 #endif
-// cards without copies that do not wait have little shared memory as well
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#define EARLY 1
-#else
-#define EARLY 0
-#endif
 #ifndef WARPS
-#define WARPS (ROWS == 1 ? 2 : EARLY ? 4 : 8)
+#define WARPS (ROWS == 1 ? 2 : SHARED_KIB < 160 ? 4 : 8)
 #endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS (16 / WARPS)
 #endif
 #define TILED (ROWS > 1)
-#if EARLY && ROWS > 1 && !defined(SLOTS)
+#if SHARED_KIB < 99 && ROWS > 1 && !defined(SLOTS)
 #define SLOTS 1
 #endif
-#include "device.cuh"
 #include "matrices.cuh"
 #include "matvec.cuh"
 #include "matvec_tile.cuh"

@@ -234,8 +234,8 @@ struct Ring {
         copy_commit();
     }
     /// Asks for the first items. Matrices, outputs and k are there.
-    DEVICE_METHOD void begin(u8* at, u32 first, u32 step, u32 part_ = 0, u32 parts_ = 1) {
-        part = part_, parts = parts_;
+    DEVICE_METHOD void begin(u8* at, u32 first, u32 step, u32 own_part = 0, u32 all_parts = 1) {
+        part = own_part, parts = all_parts;
         batch_bits = 5;
 #pragma unroll
         for (u32 i = 0; i < MATRICES; i++) batch_bits = least(batch_bits, job_of(weights[i], types[i], outputs, k).batch_bits);

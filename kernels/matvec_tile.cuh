@@ -232,18 +232,18 @@ DEVICE void tell(u8* told, const TileSums<PARTS>& sums) {
     }
 }
 
-/// Products of `rows` <= R rows with the tile that begins with output `first`, by WARPS warps: `emit(o, r, x)`, once for every output of the tile and row.
+/// Products of `rows` <= R rows with the tile that begins with output `first`, by TEAM warps: `emit(o, r, x)`, once for every output of the tile and row.
 /// `told` has room for two blocks of each warp, of which `turn` says which is written next.
-template <class C, u32 R, u32 WARPS_, class RingOf, class Emit>
+template <class C, u32 R, u32 TEAM, class RingOf, class Emit>
 DEVICE void shared_tile(const Job& given, u32 blocks, u32 first, u32 rows, const u8* records, RingOf& ring, u8* unpacked, u8* told, u32& turn, Emit emit) {
-    constexpr u32 PARTS = (R + 7) / 8, ROOM = told_bytes(R), RESULTS = TILE_OUTPUTS * 8 * PARTS, EACH = (RESULTS + 32 * WARPS_ - 1) / (32 * WARPS_);
+    constexpr u32 PARTS = (R + 7) / 8, ROOM = told_bytes(R), RESULTS = TILE_OUTPUTS * 8 * PARTS, EACH = (RESULTS + 32 * TEAM - 1) / (32 * TEAM);
     const Job job = job_as<C::ID>(given, 256 * blocks);
     float main[EACH], minima[EACH];
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) main[i] = minima[i] = 0.0f;
 #pragma unroll 1
-    for (u32 from = 0; from < blocks; from += WARPS_) {
-        u8* here = told + turn * (WARPS_ * ROOM);
+    for (u32 from = 0; from < blocks; from += TEAM) {
+        u8* here = told + turn * (TEAM * ROOM);
         u32 block = from + warp_of();
         turn ^= 1;
         if (block < blocks) {
@@ -256,7 +256,7 @@ DEVICE void shared_tile(const Job& given, u32 blocks, u32 first, u32 rows, const
         sync_block();
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
-            u32 result = threadIdx.x + i * 32 * WARPS_, o = result / (8 * PARTS), r = result % (8 * PARTS);
+            u32 result = threadIdx.x + i * 32 * TEAM, o = result / (8 * PARTS), r = result % (8 * PARTS);
             if (result >= RESULTS) break;
             auto add = [&](u32 w) {
                 const u8* sum = here + w * ROOM + result * (C::MINIMA ? 8 : 4);
@@ -265,10 +265,10 @@ DEVICE void shared_tile(const Job& given, u32 blocks, u32 first, u32 rows, const
                 main[i] = fmaf(d.x * scale, (float)*(const i32*)sum, main[i]);
                 if (C::MINIMA) minima[i] = fmaf(d.y * scale, (float)*(const i32*)(sum + 4), minima[i]);
             };
-            if (from + WARPS_ <= blocks) {
+            if (from + TEAM <= blocks) {
                 // all loads are under way together
 #pragma unroll
-                for (u32 w = 0; w < WARPS_; w++) add(w);
+                for (u32 w = 0; w < TEAM; w++) add(w);
             } else {
 #pragma unroll 1
                 for (u32 w = 0; from + w < blocks; w++) add(w);
@@ -277,7 +277,7 @@ DEVICE void shared_tile(const Job& given, u32 blocks, u32 first, u32 rows, const
     }
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
-        u32 result = threadIdx.x + i * 32 * WARPS_, r = result % (8 * PARTS);
+        u32 result = threadIdx.x + i * 32 * TEAM, r = result % (8 * PARTS);
         if (result < RESULTS && r < rows) emit(result / (8 * PARTS), r, C::MINIMA ? main[i] - minima[i] : main[i]);
     }
 }
