@@ -319,6 +319,19 @@ DEVICE u32 warp_max_u32(u32 x) {
 
 #endif // HOST_EMULATION
 
+/// Shared memory that a block may have, KiB.
+#if !defined(__CUDA_ARCH__)
+#define SHARED_KIB 227
+#elif __CUDA_ARCH__ < 800
+#define SHARED_KIB 64
+#elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+#define SHARED_KIB 99
+#elif __CUDA_ARCH__ < 900
+#define SHARED_KIB 163
+#else
+#define SHARED_KIB 227
+#endif
+
 /// Lane of the calling thread, for blocks of one dimension.
 DEVICE u32 lane_of() { return threadIdx.x & 31; }
 DEVICE u32 warp_of() { return threadIdx.x >> 5; }

@@ -10,32 +10,47 @@
 // Exact: products as in `matvec.cu`, silu as in `functions.cuh`, the intermediate quantised as in `quantise.cuh`: the bits of the CPU's `run_experts`.
 //
 // Grid: (parts, groups at most + 1 for a shared expert), 32 WARPS threads; blocks of groups that are not there leave at once. The warps of a group's
-// parts take its batches (matvec.cuh; gate and up have the smaller of their two) in turn, so parts = ceil(batches / WARPS) gives every warp one.
+// parts take its batches (matvec.cuh; gate and up have the smaller of their two) or tiles (matvec_tile.cuh) in turn, so parts = ceil(batches / WARPS) gives
+// every warp one. Short tiles want several a warp: every block quantises what expert_down reads.
 // Row 0 of the grid is the shared expert, if there is one. A group's rows are taken ROWS_MAX at a time.
-// Dynamic shared memory: WARPS * (SLOTS, for expert_down DOWN_SLOTS, * SLOT_BYTES + exchange) + staged, SLOT_BYTES and exchange as in `matvec.cu` with
-// ROWS = ROWS_MAX (SLOT_BYTES of floats: 4192); staged is ROWS_MAX times the sum, over the forms that TYPES asks for, of n / 256 * 320, n * 19 / 16 (rounded
-// up to 16 after multiplying) and 4 n; n is k for expert_gate_up, which needs 128 * ROWS_MAX * WARPS more (and stages nothing if it has one row and TYPES
-// only 256-wide types), and the greater of width and shared width for expert_down.
+// Dynamic shared memory: WARPS * (GATE_SLOTS places for GATE_TYPES, for expert_down DOWN_SLOTS for TYPES, + what `matvec.cu` has beside its places) + staged,
+// places as in `matvec.cu` with ROWS = ROWS_MAX (of floats: 4192 bytes); staged is ROWS_MAX times the sum, over the forms that TYPES asks for, of n / 256 *
+// 304 (with one row 320), n * 19 / 16 (rounded up to 16 after multiplying) and 4 n; n is k for expert_gate_up, which needs 128 * ROWS_MAX * WARPS more (and
+// stages nothing if it has one row and TYPES only 256-wide types), and the greater of width and shared width for expert_down.
 // Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
 // Macros: TYPES (codec.cuh); ROWS_MAX (1, 2, 4, 8: rows of a group that are multiplied at once. With 1 the window has one row, whose groups are its choices
-// in the order of rank: of `Groups` only `ids [used]` u16 is read); WARPS; SLOTS, DOWN_SLOTS (matvec.cuh); FIXED_K, FIXED_WIDTH, SHARED_WIDTH (k, the width
-// of the experts and that of the shared expert, 0 if there is none, where they are known: the arguments are ignored).
+// in the order of rank: of `Groups` only `ids [used]` u16 is read); WARPS; GATE_TYPES (those of TYPES that gate and up have); GATE_SLOTS, DOWN_SLOTS (SLOTS
+// of matvec.cuh); FIXED_K, FIXED_WIDTH, SHARED_WIDTH (k, the width of the experts and that of the shared expert, 0 if there is none, where they are known:
+// the arguments are ignored).
+#include "device.cuh"
+
 #ifndef ROWS_MAX
 #define ROWS_MAX 1
 #endif
 #ifndef WARPS
-#define WARPS 2
+#define WARPS (ROWS_MAX == 1 ? 2 : 4)
+#endif
+#if SHARED_KIB < 99 && ROWS_MAX > 1 && !defined(SLOTS)
+#define SLOTS 1
+#endif
+#ifndef GATE_SLOTS
+#define GATE_SLOTS (ROWS_MAX == 1 || SHARED_KIB < 160 ? SLOTS : 3)
 #endif
 #ifndef DOWN_SLOTS
-#define DOWN_SLOTS (ROWS_MAX == 1 ? 1 : SLOTS)
+#define DOWN_SLOTS (ROWS_MAX == 1 ? 1 : SHARED_KIB < 160 ? SLOTS : 3)
 #endif
 #ifndef MIN_BLOCKS
-#define MIN_BLOCKS (ROWS_MAX == 1 ? 16 / WARPS : 8 / WARPS)
+#define MIN_BLOCKS (16 / WARPS)
 #endif
-#include "device.cuh"
+#define TILED (ROWS_MAX > 1)
 #include "functions.cuh"
 #include "matvec.cuh"
+#include "matvec_tile.cuh"
+
+#ifndef GATE_TYPES
+#define GATE_TYPES TYPES
+#endif
 
 struct Groups {
     const u32* places;
@@ -86,6 +101,13 @@ struct Places {
     const u32* places;
     Group group;
     u32 first, rows;
+    /// Of row lane mod ROWS_MAX, asked for ahead of time; not of the shared expert.
+    u32 own;
+    /// The same place, where the whole warp asks for it.
+    DEVICE_METHOD u32 together(u32 r) const {
+        if (ROWS_MAX == 1) return group.first;
+        return group.shared ? group.first + first + least(r, rows - 1) : shfl(own, r);
+    }
     DEVICE_METHOD u32 operator()(u32 r) const {
         if (ROWS_MAX == 1) return group.first;
         u32 at = group.first + first + least(r, rows - 1);
@@ -106,14 +128,14 @@ struct Places {
 /// Whether there is a shared expert: not for every launch of a model that has one.
 #define HAS_SHARED(matrices) (SHARED_WIDTH_OF(matrices) != 0 && (matrices).gate != nullptr)
 
-/// Rows of a group that are multiplied at once: one, or up to ROWS_MAX.
-#define WITH_ROWS(rows, ...)             \
-    if (ROWS_MAX == 1 || rows == 1) {    \
-        constexpr u32 R = 1;             \
-        __VA_ARGS__                      \
-    } else {                             \
-        constexpr u32 R = ROWS_MAX;      \
-        __VA_ARGS__                      \
+/// Rows of a group that are multiplied at once: one, or up to ROWS_MAX. Tiles take as long for one.
+#define WITH_ROWS(rows, ...)                                            \
+    if (ROWS_MAX == 1 || (TYPES & ~WIDE_TYPES && rows == 1)) {          \
+        constexpr u32 R = 1;                                            \
+        __VA_ARGS__                                                     \
+    } else {                                                            \
+        constexpr u32 R = ROWS_MAX;                                     \
+        __VA_ARGS__                                                     \
     }
 
 /// Rows of activations in all forms.
@@ -127,7 +149,7 @@ struct Acts {
 /// Where a block keeps rows of `k` values, in the form that a type asks for: each form that TYPES has has a place of its own.
 DEVICE u8* staged_for(u8* staged, u32 type, u32 k, u32 rows) {
     if (is_wide(type)) return staged;
-    if (TYPES & WIDE_TYPES) staged += rows * (k / 256) * RECORD_BYTES;
+    if (TYPES & WIDE_TYPES) staged += rows * (k / 256) * (TILED ? TILE_RECORD : RECORD_BYTES);
     if (is_narrow(type)) return staged;
     if (TYPES & NARROW_TYPES) staged += (rows * k * 19 / 16 + 15) / 16 * 16;
     return staged;
@@ -137,7 +159,8 @@ DEVICE u8* staged_for(u8* staged, u32 type, u32 k, u32 rows) {
 template <u32 R, class Row>
 DEVICE void stage(u8* staged, u32 type, const Acts& from, u32 k, u32 rows, Row row) {
     u8* to = staged_for(staged, type, k, R);
-    if (is_wide(type)) stage_wide(to, from.acts256, k, rows, row);
+    if (TILED && is_wide(type)) stage_tile<R>(to, from.acts256, k, rows, row);
+    else if (is_wide(type)) stage_wide(to, from.acts256, k, rows, row);
     else if (is_narrow(type)) stage_narrow(narrow_at(to, k, R), from.acts32, k, rows, row);
     else if (TYPES & FLOAT_TYPES) stage_floats((float*)to, from.floats, from.stride, k, rows, row);
 }
@@ -147,8 +170,12 @@ template <u32 R, class RingOf, class Emit>
 DEVICE void staged_batch(const Job& job, u32 k, u32 first, u32 rows, u8* staged, RingOf& ring, u8* exchange, Emit emit) {
     u8* from = staged_for(staged, job.type, k, R);
     if (is_wide(job.type)) {
-        WideShared acts = {from, k / 256};
-        WITH_WIDE(job.type, wide_batch<C, R>(job, k / 256, first, rows, acts, ring, exchange, emit))
+        if constexpr (TILED) {
+            WITH_WIDE(job.type, wide_tile<C, R>(job, k / 256, first, rows, from, ring, exchange, emit))
+        } else {
+            WideShared acts = {from, k / 256};
+            WITH_WIDE(job.type, wide_batch<C>(job, k / 256, first, acts, ring, exchange, emit))
+        }
     } else if (is_narrow(job.type)) {
         NarrowShared acts = narrow_shared(narrow_at(from, k, R), k);
         WITH_NARROW(job.type, narrow_batch<C, R>(job, k / 32, first, rows, acts, ring, emit))
@@ -159,8 +186,10 @@ DEVICE void staged_batch(const Job& job, u32 k, u32 first, u32 rows, u8* staged,
 }
 
 /// Bytes of a warp's own: its ring, what its lanes exchange, and what gates came to.
-#define OWN_BYTES (SLOTS * SLOT_BYTES + exchange_bytes(ROWS_MAX))
-#define DOWN_OWN_BYTES (DOWN_SLOTS * SLOT_BYTES + exchange_bytes(ROWS_MAX))
+#define ASIDE_BYTES (TILED ? UNPACKED_BYTES : EXCHANGE_BYTES)
+constexpr u32 GATE_PLACE = place_bytes(GATE_TYPES);
+#define OWN_BYTES (GATE_SLOTS * GATE_PLACE + ASIDE_BYTES)
+#define DOWN_OWN_BYTES (DOWN_SLOTS * SLOT_BYTES + ASIDE_BYTES)
 #define GATES_BYTES (128 * ROWS_MAX)
 
 /// The rows of a group, ROWS_MAX at a time: `begun()` is called after the first items of the first of them have been asked for, then `multiply(place)` for
@@ -173,21 +202,25 @@ DEVICE void over_rows(RingOf& ring, u8* own, const Groups& groups, const Group& 
             copy_wait<0>();
             sync_block();
         }
+        u32 place = 0;
+        if (ROWS_MAX > 1 && !group.shared) place = groups.places[group.first + least(first + lane_of() % ROWS_MAX, group.rows - 1)];
         ring.begin(own, blockIdx.x * WARPS + warp_of(), gridDim.x * WARPS);
         if (first == 0) begun();
-        multiply(Places{groups.places, group, first, least(group.rows - first, (u32)ROWS_MAX)});
+        multiply(Places{groups.places, group, first, least(group.rows - first, (u32)ROWS_MAX), place});
     }
     copy_wait<0>();
 }
 
+typedef Ring<2, GATE_SLOTS, GATE_PLACE> GateRing;
+
 /// Gate and up of the places `place(r)`, r < place.rows <= R.
 template <u32 R>
-DEVICE void gate_up(Ring<2>& ring, u8* own, u8* staged, u32 k, u32 width, const Acts& from, u32 used, const Places& place, float* hidden) {
-    u8* exchange = own + SLOTS * SLOT_BYTES;
+DEVICE void gate_up(GateRing& ring, u8* own, u8* staged, u32 k, u32 width, const Acts& from, u32 used, const Places& place, float* hidden) {
+    u8* exchange = own + GATE_SLOTS * GATE_PLACE;
     float* gates = (float*)(own + OWN_BYTES);
-    auto row = [&](u32 r) { return place.group.shared ? place(r) : place(r) / used; };
+    auto row = [&](u32 r) { return place.group.shared ? place.together(r) : place.together(r) / used; };
     // of one row, activations come straight to registers
-    constexpr bool STAGED = R > 1 || TYPES & ~WIDE_TYPES;
+    constexpr bool STAGED = TILED || TYPES & ~WIDE_TYPES;
     const WideRow straight(from.acts256, STAGED ? 0 : row(0), k);
     if constexpr (STAGED) {
         u32 gate = ring.types[0], up = ring.types[1];
@@ -207,7 +240,7 @@ DEVICE void gate_up(Ring<2>& ring, u8* own, u8* staged, u32 k, u32 width, const 
             if constexpr (STAGED) {
                 staged_batch<R>(job, k, first, place.rows, staged, ring, exchange, emit);
             } else {
-                WITH_WIDE(job.type, wide_batch<C, 1>(job, k / 256, first, 1, straight, ring, exchange, emit))
+                WITH_WIDE(job.type, wide_batch<C>(job, k / 256, first, straight, ring, exchange, emit))
             }
             // where the types of gate and up differ, so do the lanes that have an output
             sync_warp();
@@ -223,11 +256,12 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
     u8* staged = memory + WARPS * (OWN_BYTES + GATES_BYTES);
     const bool has_shared = HAS_SHARED(shared), is_shared = has_shared && blockIdx.y == 0;
     const u32 width = is_shared ? SHARED_WIDTH_OF(shared) : WIDTH_OF(width_given);
-    Ring<2> ring;
+    GateRing ring;
     ring.outputs = width, ring.k = k;
-    ring.types[0] = gate.type, ring.types[1] = up.type;
+    ring.types[0] = known_type<GATE_TYPES>(is_shared ? shared.gate_type : gate.type);
+    ring.types[1] = known_type<GATE_TYPES>(is_shared ? shared.up_type : up.type);
     if (is_shared) {
-        ring.weights[0] = shared.gate, ring.weights[1] = shared.up, ring.types[0] = shared.gate_type, ring.types[1] = shared.up_type;
+        ring.weights[0] = shared.gate, ring.weights[1] = shared.up;
     } else {
         wait_for_previous();
         release_next();
@@ -254,7 +288,8 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
 template <u32 R, class From>
 DEVICE void quantise(u8* staged, u32 type, u32 width, u32 rows, From from) {
     u8* to = staged_for(staged, type, width, R);
-    if (is_wide(type)) quantise_wide(to, width, rows, from);
+    if (TILED && is_wide(type)) quantise_tile<R>(to, width, rows, from);
+    else if (is_wide(type)) quantise_wide(to, width, rows, from);
     else if (is_narrow(type)) quantise_narrow(narrow_at(to, width, R), width, rows, from);
 }
 
@@ -262,9 +297,10 @@ DEVICE void quantise(u8* staged, u32 type, u32 width, u32 rows, From from) {
 template <u32 R>
 DEVICE void down(Ring<1, DOWN_SLOTS>& ring, u8* own, u8* staged, u32 k, u32 width, const Places& place, const float* hidden, float* outputs) {
     const Job job = ring.job(0);
-    auto from = [&](u32 r) { return hidden + (u64)place(r) * width; };
+    auto row = [&](u32 r) { return place.together(r); };
+    auto from = [&](u32 r) { return hidden + (u64)row(r) * width; };
     if (is_wide(job.type) || is_narrow(job.type)) quantise<R>(staged, job.type, width, place.rows, from);
-    else if (TYPES & FLOAT_TYPES) stage_floats((float*)staged_for(staged, job.type, width, R), hidden, width, width, place.rows, place);
+    else if (TYPES & FLOAT_TYPES) stage_floats((float*)staged_for(staged, job.type, width, R), hidden, width, width, place.rows, row);
     sync_block();
     u32 bits = job.batch_bits, step = gridDim.x * WARPS << bits;
     for (u32 first = (blockIdx.x * WARPS + warp_of()) << bits; first < k; first += step) {
@@ -287,7 +323,7 @@ expert_down(Groups groups, ExpertMatrix matrix, u32 k_given, u32 width_given, co
     const Group group = group_of(groups, has_shared, live_rows);
     Ring<1, DOWN_SLOTS> ring;
     ring.outputs = k, ring.k = width;
-    ring.types[0] = is_shared ? shared.down_type : matrix.type;
+    ring.types[0] = known_type<TYPES>(is_shared ? shared.down_type : matrix.type);
     if (group.rows) ring.weights[0] = is_shared ? shared.down : (const u8*)matrix.at[group.expert];
     auto begun = [&] {
         wait_for_previous();

@@ -5,15 +5,17 @@
 //
 // `float_matvec`: rows r < live[0] of `from` [rows, k] f32, a row every `stride` values; matrix m: `weights [outputs, k]` of the type `type` ->
 // `to [rows, outputs] f32`, a row every `to_stride` values. Blocks `first_block ..` of the grid, `blocks` of them, share its outputs evenly, at most OUTPUTS
-// at a time (matrices.cuh). A small matrix wants a block an output: what a block waits for then is one trip to memory.
+// at a time (matrices.cuh). One row of a small matrix wants a block an output: what a block waits for then is one trip to memory. With more rows a
+// multiprocessor should not read them twice: all of its outputs in one block.
 //
-// Weights and activations come to shared memory in pieces of PIECE values, STAGES of them under way. Four lanes have an output of a row, four chains each.
+// Weights and activations come to shared memory in pieces of PIECE values, STAGES of them under way: with 2048 values all there are, where shared memory
+// allows it. Four lanes have an output of a row, four chains each.
 //
 // Addresses are 16-byte aligned; where k is not a multiple of 8, or `stride` not of 4, values come one by one.
 // Grid: (sum of the matrices' `blocks`, ceil(rows / ROWS)), 128 threads. Dynamic shared memory: STAGES * (OUTPUTS + ROWS) * (4 PIECE + 64).
 // Exact. Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
-// Macros: TYPES (codec.cuh; only float types count); ROWS (1, 2, 4, 8, 16: rows of a block); STAGES.
+// Macros: TYPES (codec.cuh; only float types count); ROWS (1, 2, 4, 8: rows of a block); STAGES.
 #include "codec.cuh"
 #include "device.cuh"
 #include "matrices.cuh"
@@ -22,15 +24,11 @@
 #define ROWS 1
 #endif
 #ifndef STAGES
-#ifdef __CUDA_ARCH__
-#define STAGES (__CUDA_ARCH__ < 800 ? 2 : ROWS <= 4 ? 4 : 3)
-#else
-#define STAGES 4
-#endif
+#define STAGES (SHARED_KIB < 99 ? 2 : SHARED_KIB < 160 ? (ROWS <= 4 ? 3 : 6) : (ROWS <= 4 ? 4 : 8))
 #endif
 #define THREADS 128
 /// Outputs of a block at a time.
-#define OUTPUTS 8
+#define OUTPUTS (ROWS <= 4 ? 8 : 4)
 /// Values of a piece.
 #define PIECE (ROWS <= 4 ? 512 : 256)
 /// Bytes of a row of a piece: of two neighbouring rows, four lanes each, all words lie in different banks.
@@ -41,16 +39,21 @@
 #define TURNS ((OUTPUTS + AT_ONCE - 1) / AT_ONCE)
 
 /// Values `first ..` of `rows` rows of `bytes` bytes a value, `pitch` bytes apart, to shared memory; zeros from `k` to the next multiple of 16.
-template <u32 bytes>
+template <u32 bytes, u32 most>
 DEVICE void fetch(u8* to, const u8* from, u64 pitch, u32 rows, u32 first, u32 k, bool whole) {
     if (first >= k) return;
     u32 end = least((k - first + 15) / 16 * 16, (u32)PIECE);
     if (whole) {
-        constexpr u32 CHUNKS = PIECE * bytes / 16;
-        for (u32 i = threadIdx.x; i < rows * CHUNKS; i += THREADS) {
-            u32 row = i / CHUNKS, at = i % CHUNKS * (16 / bytes);
-            bool there = first + at < k;
-            if (at < end) copy16_async_or_zero(to + row * PITCH + at * bytes, from + row * pitch + (there ? first + at : 0) * bytes, there);
+        constexpr u32 CHUNKS = PIECE * bytes / 16, AT_ONCE_ROWS = THREADS / CHUNKS;
+        const u32 own = threadIdx.x / CHUNKS, at = threadIdx.x % CHUNKS * (16 / bytes);
+        const bool there = first + at < k;
+        if (at >= end) return;
+        to += own * PITCH + at * bytes;
+        from += own * pitch + (there ? first + at : 0) * bytes;
+#pragma unroll
+        for (u32 i = 0; i < (most + AT_ONCE_ROWS - 1) / AT_ONCE_ROWS; i++) {
+            if (own + i * AT_ONCE_ROWS < rows) copy16_async_or_zero(to + i * AT_ONCE_ROWS * PITCH, from, there);
+            from += AT_ONCE_ROWS * pitch;
         }
     } else {
         for (u32 i = threadIdx.x; i < rows * PIECE; i += THREADS) {
@@ -93,16 +96,17 @@ struct Work {
         for (u32 at = first; at < matrix.outputs; at += step) {
             const u32 count = least(matrix.outputs - at, least(step, (u32)OUTPUTS));
             const u8* weights = matrix.weights + (u64)at * k * BYTES;
-            auto ask = [&](u32 piece) { fetch<BYTES>(shared + piece % STAGES * STAGE_BYTES, weights, (u64)k * BYTES, count, piece * PIECE, k, whole); };
+            auto ask = [&](u32 piece) { fetch<BYTES, OUTPUTS>(shared + piece % STAGES * STAGE_BYTES, weights, (u64)k * BYTES, count, piece * PIECE, k, whole); };
             auto ask_rows = [&](u32 piece) {
-                fetch<4>(shared + piece % STAGES * STAGE_BYTES + OUTPUTS * PITCH, (const u8*)from, 4 * stride, rows, piece * PIECE, k, whole);
+                fetch<4, ROWS>(shared + piece % STAGES * STAGE_BYTES + OUTPUTS * PITCH, (const u8*)from, 4 * stride, rows, piece * PIECE, k, whole);
             };
             if (rows != 0) sync_block(); // the pieces of the outputs before have been read
             for (u32 piece = 0; piece < STAGES; piece++) ask(piece);
             if (rows == 0) {
+                // the window's tables are older than the kernel that this one waits for
+                const u32 live = live_rows[0], before = blockIdx.y * ROWS;
                 wait_for_previous();
                 release_next();
-                const u32 live = live_rows[0], before = blockIdx.y * ROWS;
                 if (live <= before) {
                     copy_commit();
                     copy_wait<0>();
@@ -169,9 +173,10 @@ KERNEL_MIN(THREADS, 2) float_matvec(const __grid_constant__ Matrices matrices, u
     WITH_FLOAT(matrix.type, work.run<ID>(live_rows))
 }
 
-/// How float_matvec is launched: threads, bytes of shared memory, outputs of a block at most.
+/// How float_matvec is launched: threads, bytes of shared memory, outputs of a block at most, rows of a block.
 KERNEL(1) float_matvec_launch(u32* to) {
     to[0] = THREADS;
     to[1] = STAGES * STAGE_BYTES;
     to[2] = OUTPUTS;
+    to[3] = ROWS;
 }

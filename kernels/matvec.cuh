@@ -3,9 +3,9 @@
 // A warp takes a *batch* of neighbouring outputs. Their bytes are copied to shared memory ahead of time, an *item* (a batch's part of up to 2048
 // values) at a time through a ring of SLOTS places, by copies that do not wait; so a warp has several kilobytes under way however few warps there are.
 //
-// 256-wide types. Lane = (set, block, unit): `32 / B` outputs, B blocks of each at once, four lanes a block. A lane multiplies its unit (64 values) of
+// 256-wide types, for one row (for more: matvec_tile.cuh). Lane = (set, block, unit): `32 / B` outputs, B blocks of each at once, four lanes a block. A lane multiplies its unit (64 values) of
 // four outputs, u, u ^ 1, u ^ 2, u ^ 3 of the set, so that two exchanges give every lane the exact sum of one block of one output, with which it goes on
-// alone: minima (or what codes are above their values) from the sums of the activations, and the factor of the block. Then one lane an output and row
+// alone: minima (or what codes are above their values) from the sums of the activations, and the factor of the block. Then one lane an output
 // adds up the blocks in ascending order.
 //
 // 32-wide types. Lane = (output, chain): four outputs, eight chains of fused multiply-adds each, block b in chain b mod 8; nothing is exchanged but the
@@ -13,7 +13,7 @@
 //
 // All in the order of `src/cpu/kernels.rs`, so with its bits. A row's numbers depend on nothing but the row and the matrix.
 //
-// Macros: TYPES (codec.cuh), SLOTS (places of a warp's ring), FIXED_K (the length of a product's rows where it is known; `K_OF` of the argument gives it).
+// Macros: TYPES (codec.cuh), TILED (whether matvec_tile.cuh is used), SLOTS (places of a warp's ring), FIXED_K (the length of a product's rows where it is known; `K_OF` of the argument gives it).
 #pragma once
 #include "codec.cuh"
 #include "device.cuh"
@@ -31,8 +31,11 @@
 
 #define DEVICE_METHOD __device__ __forceinline__
 
-/// Most rows whose sums a warp exchanges at once.
-#define ROWS_AT_ONCE 8
+/// Whether matrices of 256-wide types are taken a tile at a time (matvec_tile.cuh): for more rows than one.
+#ifndef TILED
+#define TILED 0
+#endif
+#define TILE_OUTPUTS 16
 
 // ---- the bytes of a matrix
 
@@ -47,6 +50,17 @@ DEVICE u32 block_bytes_of(u32 type) {
 DEVICE bool is_wide(u32 type) { return !(TYPES & ~WIDE_TYPES) || (TYPES & WIDE_TYPES && WIDE_TYPES >> type & 1); }
 DEVICE bool is_narrow(u32 type) { return !(TYPES & ~NARROW_TYPES) || (TYPES & NARROW_TYPES && NARROW_TYPES >> type & 1); }
 
+/// The type where `types` has no other.
+template <u64 types>
+DEVICE u32 known_type(u32 type) {
+    if (types == 0 || (types & (types - 1)) != 0) return type;
+    u32 only = 0;
+#pragma unroll
+    for (u32 id = 0; id < 64; id++)
+        if (types >> id & 1) only = id;
+    return only;
+}
+
 /// A matrix as a warp works through it.
 struct Job {
     const u8* weights;
@@ -60,17 +74,30 @@ struct Job {
     /// Items of a batch, and the bytes of an output in each but the last.
     u32 items;
     u32 item_bytes;
+    /// Bytes from one output to the next in a place, where an item is a part of its outputs; 0 where it is one run of bytes.
+    u32 pitch;
 };
 
 #define NARROW_ITEM 32   // blocks
 #define FLOAT_ITEM 2048  // bytes
 #define FLOAT_OUTPUTS 2
 
+/// From one output of a tile to the next, for blocks of so many bytes that begin anywhere: eight outputs' words of 16 bytes lie in different banks.
+__device__ constexpr u32 tile_pitch(u32 bytes) { return ((bytes + 15 + 16 - ((bytes & (0 - bytes)) < 16 ? bytes & (0 - bytes) : 16)) / 16 | 1) * 16; }
+
 DEVICE Job job_of(const u8* weights, u32 type, u32 outputs, u32 k) {
     Job job;
     u32 bytes = block_bytes_of(type);
     job.weights = weights, job.type = type, job.outputs = outputs;
     job.block_bits = 0;
+    if (TILED && is_wide(type)) {
+        job.items = k / 256;
+        job.row_bytes = job.items * bytes;
+        job.batch_bits = 4;
+        job.item_bytes = bytes;
+        job.pitch = tile_pitch(bytes);
+        return job;
+    }
     if (is_wide(type)) {
         u32 blocks = k / 256;
         job.block_bits = blocks > 4 ? 3 : blocks > 2 ? 2 : blocks > 1 ? 1 : 0;
@@ -89,6 +116,7 @@ DEVICE Job job_of(const u8* weights, u32 type, u32 outputs, u32 k) {
         job.item_bytes = FLOAT_ITEM;
         job.items = ceil_div(job.row_bytes, FLOAT_ITEM);
     }
+    job.pitch = job.items == 1 ? 0 : (job.item_bytes + 15) / 16 * 16 + 32;
     return job;
 }
 /// The same job where its type is known.
@@ -96,32 +124,33 @@ template <u32 TYPE>
 DEVICE Job job_as(const Job& job, u32 k) { return job_of(job.weights, TYPE, job.outputs, k); }
 
 constexpr u32 most_of(u32 a, u32 b) { return a > b ? a : b; }
-constexpr u32 wide_bytes(u32 id, u32 bytes) { return HAS_TYPE(id) ? 32 * bytes + 192 : 0; }
-constexpr u32 narrow_bytes(u32 id, u32 bytes) { return HAS_TYPE(id) ? 4 * NARROW_ITEM * bytes + 192 : 0; }
-/// Bytes of a place for an item of any of TYPES: its rows, and what their first and last 16 bytes hold besides.
-constexpr u32 SLOT_BYTES = most_of(
-    most_of(most_of(most_of(wide_bytes(ID_Q2_K, 84), wide_bytes(ID_Q3_K, 110)), most_of(wide_bytes(ID_Q4_K, 144), wide_bytes(ID_Q5_K, 176))),
-            most_of(most_of(wide_bytes(ID_Q6_K, 210), wide_bytes(ID_IQ4_XS, 136)), most_of(wide_bytes(ID_IQ3_XXS, 98), wide_bytes(ID_IQ3_S, 110)))),
-    most_of(most_of(most_of(wide_bytes(ID_IQ2_XXS, 66), wide_bytes(ID_IQ2_XS, 74)), most_of(wide_bytes(ID_IQ2_S, 82), narrow_bytes(ID_Q8_0, 34))),
-            most_of(most_of(most_of(narrow_bytes(ID_Q4_0, 18), narrow_bytes(ID_Q4_1, 20)), most_of(narrow_bytes(ID_Q5_0, 22), narrow_bytes(ID_Q5_1, 24))),
-                    most_of(most_of(narrow_bytes(ID_IQ4_NL, 18), narrow_bytes(ID_MXFP4, 17)), TYPES & FLOAT_TYPES ? FLOAT_OUTPUTS * (FLOAT_ITEM + 48) : 0))));
+constexpr u32 wide_bytes(u64 types, u32 id, u32 bytes) { return !(types >> id & 1) ? 0 : TILED ? TILE_OUTPUTS * tile_pitch(bytes) : 32 * bytes + 192; }
+constexpr u32 narrow_bytes(u64 types, u32 id, u32 bytes) { return types >> id & 1 ? 4 * NARROW_ITEM * bytes + 192 : 0; }
+template <class C>
+constexpr u32 bytes_of(u64 types) { return C::WIDE ? wide_bytes(types, C::ID, C::BYTES) : narrow_bytes(types, C::ID, C::BYTES); }
+/// Bytes of a place for an item of any of `types`: its rows, and what their first and last 16 bytes hold besides.
+constexpr u32 place_bytes(u64 types) {
+    return most_of(most_of(most_of(most_of(most_of(bytes_of<Q2_K>(types), bytes_of<Q3_K>(types)), most_of(bytes_of<Q4_K>(types), bytes_of<Q5_K>(types))),
+                                   most_of(most_of(bytes_of<Q6_K>(types), bytes_of<IQ4_XS>(types)), most_of(bytes_of<IQ3_XXS>(types), bytes_of<IQ3_S>(types)))),
+                           most_of(most_of(most_of(bytes_of<IQ2_XXS>(types), bytes_of<IQ2_XS>(types)), most_of(bytes_of<IQ2_S>(types), bytes_of<Q8_0>(types))),
+                                   most_of(most_of(bytes_of<Q4_0>(types), bytes_of<Q4_1>(types)), most_of(bytes_of<Q5_0>(types), bytes_of<Q5_1>(types))))),
+                   most_of(most_of(bytes_of<IQ4_NL>(types), bytes_of<MXFP4>(types)), types & FLOAT_TYPES ? FLOAT_OUTPUTS * (FLOAT_ITEM + 48) : 0));
+}
+constexpr u32 SLOT_BYTES = place_bytes(TYPES);
 static_assert(SLOT_BYTES % 16 == 0, "places are aligned");
-
-/// Bytes from one output to the next in a place, where an item is a part of its outputs.
-DEVICE u32 pitch_of(const Job& job) { return (job.item_bytes + 15) / 16 * 16 + 32; }
 
 /// Where output `o` of an item lies behind the beginning of its place.
 DEVICE u32 offset_of(const Job& job, u32 first, u32 item, u32 o) {
     u32 address = (u32)(u64)job.weights + first * job.row_bytes;
-    if (job.items == 1) return (address & 15) + o * job.row_bytes;
-    return o * pitch_of(job) + ((address + o * job.row_bytes + item * job.item_bytes) & 15);
+    if (job.pitch == 0) return (address & 15) + o * job.row_bytes;
+    return o * job.pitch + ((address + o * job.row_bytes + item * job.item_bytes) & 15);
 }
 
 /// Asks for the outputs `first ..` of an item. The lanes share the work.
 DEVICE void copy_item(const Job& job, u32 first, u32 item, u8* place) {
     u32 lane = lane_of(), count = least(1u << job.batch_bits, job.outputs - first);
     u64 from = (u64)job.weights + (u64)first * job.row_bytes;
-    if (job.items == 1) {
+    if (job.pitch == 0) {
         // one run of bytes
         u64 begin = from & ~15ull;
         u32 chunks = (u32)((from + count * job.row_bytes + 15 - begin) >> 4);
@@ -134,19 +163,44 @@ DEVICE void copy_item(const Job& job, u32 first, u32 item, u8* place) {
             u64 begin = from & ~15ull;
             u32 bytes = least(job.item_bytes, job.row_bytes - item * job.item_bytes);
             u32 chunks = (u32)((from + bytes + 15 - begin) >> 4);
-            u8* to = place + o * pitch_of(job);
+            u8* to = place + o * job.pitch;
             for (u32 i = lane & (share - 1); i < chunks; i += share) copy16_async(to + 16 * i, (const void*)(begin + 16 * i));
         }
     }
 }
 
-/// A warp's ring of items: of the batches `first`, `first + stride`, .. of its matrices, for each batch the items of one after the other's. Two matrices
-/// have the same outputs and the same batches.
-template <u32 MATRICES, u32 PLACES = SLOTS>
+/// The same of a tile: a block of C of each output, all of whose 16 bytes lanes take in turn, as they lie.
+template <class C>
+DEVICE void copy_tile(const Job& job, u32 first, u32 item, u8* place) {
+    constexpr u32 LOW = C::BYTES & (0 - C::BYTES), CHUNKS = (C::BYTES + 15 + (LOW < 16 ? 16 - LOW : 0)) / 16, PITCH = tile_pitch(C::BYTES);
+    u32 lane = lane_of(), count = least(1u << job.batch_bits, job.outputs - first);
+    u64 from = (u64)job.weights + (u64)first * job.row_bytes + item * C::BYTES;
+#pragma unroll
+    for (u32 i = 0; i < (TILE_OUTPUTS * CHUNKS + 31) / 32; i++) {
+        u32 chunk = lane + 32 * i, o = chunk / CHUNKS;
+        if (LOW >= 16) {
+            // rows are aligned, and follow each other in the place
+            static_assert(LOW < 16 || PITCH == 16 * CHUNKS, "no gaps");
+            u64 at = from + 16 * lane + o * (job.row_bytes - C::BYTES);
+            if (o < count) copy16_async(place + 16 * lane + 512 * i, (const void*)(at + 512 * i));
+        } else {
+            u32 at = 16 * (chunk % CHUNKS);
+            u64 row = from + o * job.row_bytes;
+            // the last chunk of a row may hold nothing of it
+            if (o < count && (16 * (CHUNKS - 1) < C::BYTES || at < ((u32)row & 15) + C::BYTES))
+                copy16_async(place + o * PITCH + at, (const void*)((row & ~15ull) + at));
+        }
+    }
+}
+
+/// A warp's ring of items: of the batches `first`, `first + stride`, .. of its matrices, for each batch the items `part`, `part + parts`, .. of one after the
+/// other's. Two matrices have the same outputs and the same batches.
+template <u32 MATRICES, u32 PLACES = SLOTS, u32 PLACE_BYTES = SLOT_BYTES>
 struct Ring {
     const u8* weights[MATRICES];
     u32 types[MATRICES];
     u32 outputs, k, batch_bits;
+    u32 part, parts;
     u8* places;
     u32 stride;
     /// What is asked for next, and where it goes.
@@ -163,24 +217,31 @@ struct Ring {
     DEVICE_METHOD void ask() {
         Job now = job(matrix);
         u32 first = batch << now.batch_bits;
-        if (first < outputs) {
-            copy_item(now, first, item, places + put * SLOT_BYTES);
+        if (first < outputs && item < now.items) {
+            u8* place = places + put * PLACE_BYTES;
+            if (TILED && is_wide(now.type)) {
+                WITH_WIDE(now.type, copy_tile<C>(now, first, item, place))
+            } else {
+                copy_item(now, first, item, place);
+            }
             put = put + 1 == PLACES ? 0 : put + 1;
-            item++;
-            if (item == now.items) {
-                item = 0, matrix++;
+            item += parts;
+            if (item >= now.items) {
+                item = part, matrix++;
                 if (matrix == MATRICES) matrix = 0, batch += stride;
             }
         }
         copy_commit();
     }
     /// Asks for the first items. Matrices, outputs and k are there.
-    DEVICE_METHOD void begin(u8* at, u32 first, u32 step) {
+    DEVICE_METHOD void begin(u8* at, u32 first, u32 step, u32 own_part = 0, u32 all_parts = 1) {
+        part = own_part, parts = all_parts;
         batch_bits = 5;
 #pragma unroll
         for (u32 i = 0; i < MATRICES; i++) batch_bits = least(batch_bits, job_of(weights[i], types[i], outputs, k).batch_bits);
         places = at, stride = step, batch = first;
-        matrix = item = put = get = 0;
+        item = part;
+        matrix = put = get = 0;
 #pragma unroll 1
         for (u32 i = 0; i < PLACES; i++) ask();
     }
@@ -188,7 +249,7 @@ struct Ring {
     DEVICE_METHOD const u8* next() {
         copy_wait<PLACES - 1>();
         sync_warp();
-        return places + get * SLOT_BYTES;
+        return places + get * PLACE_BYTES;
     }
     /// The oldest item has been read by this lane.
     DEVICE_METHOD void done() {
@@ -274,8 +335,8 @@ DEVICE i32 weighted_sums(const u32 bytes[4], const u32 sums[8]) {
     return total;
 }
 
-/// What lanes tell each other about a warp's batch: sub-scales `[32 lanes] uint4`, then factors and sums `[ROWS_AT_ONCE] [32]` with a minimum's or without.
-__device__ constexpr u32 exchange_bytes(u32 rows) { return TYPES & WIDE_TYPES ? 512 + (rows < ROWS_AT_ONCE ? rows : ROWS_AT_ONCE) * 512 : 0; }
+/// What lanes tell each other about a warp's batch of one row: sub-scales `[32 lanes] uint4`, then factors and sums `[32]` with a minimum's or without.
+constexpr u32 EXCHANGE_BYTES = TYPES & WIDE_TYPES ? 1024 : 0;
 
 /// The activations of a lane's unit.
 template <class C, class A>
@@ -327,31 +388,24 @@ DEVICE void add_blocks(const u8* at, u32 pitch, u32 blocks, float& main, float& 
     }
 }
 
-/// Products of `rows` <= R rows with the batch that begins with output `first`: `emit(o, r, x)`, once for every output of the batch and row.
-template <class C, u32 R, class A, class RingOf, class Emit>
-DEVICE void wide_batch(const Job& given, u32 blocks, u32 first, u32 rows, const A& acts, RingOf& ring, u8* exchange, Emit emit) {
+/// Products of one row with the batch that begins with output `first`: `emit(o, 0, x)`, once for every output of the batch.
+template <class C, class A, class RingOf, class Emit>
+DEVICE void wide_batch(const Job& given, u32 blocks, u32 first, const A& acts, RingOf& ring, u8* exchange, Emit emit) {
     const Job job = job_as<C::ID>(given, 256 * blocks);
-    constexpr u32 AT_ONCE = R < ROWS_AT_ONCE ? R : ROWS_AT_ONCE;
-    constexpr u32 CHAINS = (4 * R + 31) / 32;
     constexpr u32 ENTRY = C::MINIMA ? 16 : 8;
-    constexpr bool AHEAD = R == 1;
     u32 lane = lane_of(), bits = job.block_bits, outputs = 32u >> bits;
     u32 u = lane & 3, b = lane >> 2 & ((1u << bits) - 1), set = lane >> (2 + bits);
     u8* entries = exchange + 512;
-    float main[CHAINS], minima[CHAINS];
-#pragma unroll
-    for (u32 i = 0; i < CHAINS; i++) main[i] = minima[i] = 0.0f;
-    // of one row they are asked for before the weights have come
+    float main = 0.0f, minima = 0.0f;
+    // they are asked for before the weights have come
     uint4 x[4], later[4];
-    if constexpr (AHEAD) load_unit<C>(x, acts, 0, least(b, blocks - 1), u);
+    load_unit<C>(x, acts, 0, least(b, blocks - 1), u);
 
     for (u32 item = 0; item < job.items; item++) {
         u32 here = least(blocks - (item << bits), 1u << bits), mine = least(b, here - 1), block = (item << bits) + mine;
-        Rest rest;
-        if constexpr (AHEAD) rest = load_rest<C>(acts, 0, block);
+        Rest rest = load_rest<C>(acts, 0, block);
         const u8* place = ring.next();
-        if constexpr (AHEAD)
-            if (item + 1 < job.items) load_unit<C>(later, acts, 0, least((item + 1 << bits) + b, blocks - 1), u);
+        if (item + 1 < job.items) load_unit<C>(later, acts, 0, least((item + 1 << bits) + b, blocks - 1), u);
         u32 of_own[4];
         float d, dmin;
         {
@@ -366,83 +420,41 @@ DEVICE void wide_batch(const Job& given, u32 blocks, u32 first, u32 rows, const 
             for (u32 i = 0; i < 4; i++) of_own[i] = C::MINIMA ? head.minima[i] : head.scales[i];
         }
         sync_warp();
-        // Codes and sub-scales of this lane's unit of output u ^ j.
-        auto unpack = [&](u32 j, u32 codes[16], i32 scales[64 / C::SUB]) {
+        // t[j] is of this lane's unit of output u ^ j
+        i32 t[4];
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 codes[16];
+            i32 scales[64 / C::SUB];
             C::codes(place + offset_of(job, first, item, 4 * set + (u ^ j)) + mine * C::BYTES, u, codes);
             const u8* scale = exchange + (256 / C::SUB) * (lane ^ j) + u * (64 / C::SUB);
             u32 word = C::SUB == 16 ? *(const u32*)scale : *(const u16*)scale;
 #pragma unroll
             for (u32 i = 0; i < 64 / C::SUB; i++) scales[i] = signed_byte(word, i);
-        };
-        // What t[j] of output u ^ j, j < 4, come to for the block, told to the lane that adds up its output.
-        auto settle = [&](i32 t[4], u32 i, const Rest& rest) {
-            // after two exchanges t[0] is the whole of output u
-            t[0] += shfl_xor(t[1], 1);
-            t[2] += shfl_xor(t[3], 1);
-            t[0] += shfl_xor(t[2], 2);
-            i32 aside = 0;
-            if (C::MINIMA || C::BIAS != 0) {
-                u32 sums[8] = {rest.low.x, rest.low.y, rest.low.z, rest.low.w, rest.high.x, rest.high.y, rest.high.z, rest.high.w};
-                aside = weighted_sums<C::SUB>(of_own, sums);
-            }
-            if (!C::MINIMA) t[0] -= (i32)C::BIAS * aside;
-            u8* entry = entries + ((i << 5) + (b << (5 - bits)) + 4 * set + u) * ENTRY;
-            if (C::MINIMA) *(float4*)entry = make_float4(d * rest.scale, (float)t[0], dmin * rest.scale, (float)aside);
-            else *(float2*)entry = make_float2(d * rest.scale, (float)t[0]);
-        };
-        u32 codes[AHEAD ? 1 : 4][16];
-        i32 scales[AHEAD ? 1 : 4][64 / C::SUB];
-        if constexpr (!AHEAD) {
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) unpack(j, codes[j], scales[j]);
+            t[j] = multiply_unit<C>(codes, scales, x);
         }
-#pragma unroll 1
-        for (u32 from = 0; from < rows; from += AT_ONCE) {
-            u32 count = least(rows - from, AT_ONCE);
-            if constexpr (AHEAD) {
-                i32 t[4];
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) {
-                    unpack(j, codes[0], scales[0]);
-                    t[j] = multiply_unit<C>(codes[0], scales[0], x);
-                }
-                settle(t, 0, rest);
-            } else {
-#pragma unroll 1
-                for (u32 i = 0; i < count; i++) {
-                    load_unit<C>(x, acts, from + i, block, u);
-                    i32 t[4];
-#pragma unroll
-                    for (u32 j = 0; j < 4; j++) t[j] = multiply_unit<C>(codes[j], scales[j], x);
-                    settle(t, i, load_rest<C>(acts, from + i, block));
-                }
-            }
-            sync_warp();
-            if (bits == 3) {
-                // four outputs, whose chains go on with the next item
-                bool second = CHAINS == 2 && from != 0;
-                if (lane < 4 * count) {
-                    float x = second ? main[CHAINS - 1] : main[0], y = second ? minima[CHAINS - 1] : minima[0];
-                    add_blocks<C::MINIMA>(entries + ((lane >> 2 << 5) + (lane & 3)) * ENTRY, 4 * ENTRY, here, x, y);
-                    if (second) main[CHAINS - 1] = x, minima[CHAINS - 1] = y;
-                    else main[0] = x, minima[0] = y;
-                    if (item + 1 == job.items) emit(lane & 3, from + (lane >> 2), C::MINIMA ? x - y : x);
-                }
-            } else {
-                for (u32 at = lane; at < outputs * count; at += 32) {
-                    u32 i = at >> (5 - bits), o = at & (outputs - 1);
-                    float x = 0.0f, y = 0.0f;
-                    add_blocks<C::MINIMA>(entries + ((i << 5) + o) * ENTRY, outputs * ENTRY, here, x, y);
-                    emit(o, from + i, C::MINIMA ? x - y : x);
-                }
-            }
-            if (R > AT_ONCE) sync_warp();
+        // after two exchanges t[0] is the whole of output u
+        t[0] += shfl_xor(t[1], 1);
+        t[2] += shfl_xor(t[3], 1);
+        t[0] += shfl_xor(t[2], 2);
+        i32 aside = 0;
+        if (C::MINIMA || C::BIAS != 0) {
+            u32 sums[8] = {rest.low.x, rest.low.y, rest.low.z, rest.low.w, rest.high.x, rest.high.y, rest.high.z, rest.high.w};
+            aside = weighted_sums<C::SUB>(of_own, sums);
+        }
+        if (!C::MINIMA) t[0] -= (i32)C::BIAS * aside;
+        u8* entry = entries + ((b << (5 - bits)) + 4 * set + u) * ENTRY;
+        if (C::MINIMA) *(float4*)entry = make_float4(d * rest.scale, (float)t[0], dmin * rest.scale, (float)aside);
+        else *(float2*)entry = make_float2(d * rest.scale, (float)t[0]);
+        sync_warp();
+        if (lane < outputs) {
+            // chains go on with the next item
+            add_blocks<C::MINIMA>(entries + lane * ENTRY, outputs * ENTRY, here, main, minima);
+            if (item + 1 == job.items) emit(lane, 0, C::MINIMA ? main - minima : main);
         }
         ring.done();
-        if constexpr (AHEAD) {
 #pragma unroll
-            for (u32 p = 0; p < 4; p++) x[p] = later[p];
-        }
+        for (u32 p = 0; p < 4; p++) x[p] = later[p];
     }
 }
 

@@ -26,7 +26,7 @@ use products::{ExpertMatvecKernels, FloatMatvecKernel, MatmulKernel, MatvecKerne
 use units::{Types, Units};
 
 pub(super) use layers::AttentionKernels;
-pub(super) use products::{ExpertMatmulKernels, TileKernel, batch_of};
+pub(super) use products::{ExpertMatmulKernels, TileKernel};
 
 /// Buckets of few rows: 1, 2, 4, 8, 16.
 const BUCKETS: usize = FEW_ROWS.trailing_zeros() as usize + 1;
@@ -40,6 +40,8 @@ fn bucket_of(rows: usize) -> usize {
 pub(super) struct Kernels {
     /// Experts a row.
     used: usize,
+    /// **Units**: bytes of shared memory that a block may have.
+    shared_bytes: usize,
     pub(super) embed: Kernel,
     pub(super) quantise: Kernel,
     pub(super) swiglu: Kernel,
@@ -114,7 +116,7 @@ impl Kernels {
         rotations: &Rotations<'_>,
     ) -> Result<Self, CudaError> {
         check(needs)?;
-        let types = Types::new(loading);
+        let types = Types::new(loading, needs);
         let mut shapes: Vec<AttentionShape> = Vec::new();
         for shape in &needs.attention {
             if !shapes.contains(shape) {
@@ -157,20 +159,19 @@ impl Kernels {
             .expect("compiled for the model's delta net")
     }
 
-    /// For windows of this many rows, and matrices whose rows have `inputs` values.
+    /// For windows of up to this many rows, as far as the rows of a block find room, and matrices whose rows have `inputs` values.
     pub(super) fn matvec(&self, rows: usize, inputs: usize) -> &MatvecKernel {
-        match bucket_of(rows) {
-            0 => {
-                let found = self.matvec_one.iter().find(|(of, _)| *of == inputs);
-                &found.expect("compiled for every matrix of the model").1
-            }
-            bucket => &self.matvec[bucket - 1],
-        }
+        let buckets = self.matvec[..bucket_of(rows)].iter().rev();
+        let fits = |kernel: &&MatvecKernel| kernel.shared(inputs) <= self.shared_bytes;
+        buckets.into_iter().find(fits).unwrap_or_else(|| {
+            let found = self.matvec_one.iter().find(|(of, _)| *of == inputs);
+            &found.expect("compiled for every matrix of the model").1
+        })
     }
 
-    /// For windows of this many rows.
+    /// For windows of this many rows; those of most go through the last more than once.
     pub(super) fn float_matvec(&self, rows: usize) -> &FloatMatvecKernel {
-        &self.float_matvec[bucket_of(rows)]
+        &self.float_matvec[bucket_of(rows).min(self.float_matvec.len() - 1)]
     }
 
     /// Whether the experts' kernels for few rows know a type.

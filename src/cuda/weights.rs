@@ -117,15 +117,16 @@ pub(super) struct Loading {
     uploads: Vec<Upload>,
     vectors: Vec<(usize, Vec<f32>)>,
     tables: Vec<Experts>,
-    /// Lengths of rows and types of dense matrices; types of experts.
-    dense: BTreeSet<(usize, u32)>,
+    /// Lengths of rows, types and outputs of dense matrices; types of experts.
+    dense: BTreeSet<(usize, u32, usize)>,
     routed: BTreeSet<u32>,
 }
 
 impl Loading {
     pub(super) fn matrix(&mut self, file: &Arc<Gguf>, source: &MatrixSource) -> Matrix {
         let ty = on_device(source.tensor.ty);
-        self.dense.insert((source.inputs, ty as u32));
+        self.dense
+            .insert((source.inputs, ty as u32, source.rows.len()));
         let at = self
             .plan
             .take(bytes_of(ty, source.inputs * source.rows.len()));
@@ -198,17 +199,29 @@ impl Loading {
 
     /// Types of dense matrices.
     pub(super) fn dense_types(&self) -> Vec<BlockType> {
-        types_of(self.dense.iter().map(|(_, id)| *id).collect())
+        types_of(self.dense.iter().map(|(_, id, _)| *id).collect())
     }
 
     /// The same by the length of the matrices' rows.
     pub(super) fn dense_inputs(&self) -> Vec<(usize, Vec<BlockType>)> {
-        let lengths: BTreeSet<usize> = self.dense.iter().map(|(inputs, _)| *inputs).collect();
-        let of = |inputs| self.dense.range((inputs, 0)..=(inputs, u32::MAX));
+        let lengths: BTreeSet<usize> = self.dense.iter().map(|(inputs, ..)| *inputs).collect();
+        let of = |inputs| {
+            self.dense
+                .range((inputs, 0, 0)..=(inputs, u32::MAX, usize::MAX))
+        };
         lengths
             .into_iter()
-            .map(|inputs| (inputs, types_of(of(inputs).map(|(_, id)| *id).collect())))
+            .map(|inputs| (inputs, types_of(of(inputs).map(|(_, id, _)| *id).collect())))
             .collect()
+    }
+
+    /// Types of matrices that read rows of `inputs` values for experts, or for shared ones of the widths `shared`.
+    pub(super) fn gate_types(&self, inputs: usize, shared: &[usize]) -> Vec<BlockType> {
+        let routed = self.tables.iter().filter(|table| table.inputs == inputs);
+        let dense = (self.dense.iter())
+            .filter(|(length, _, outputs)| *length == inputs && shared.contains(outputs));
+        let dense = dense.map(|(_, id, _)| *id);
+        types_of(routed.map(|table| table.ty as u32).chain(dense).collect())
     }
 
     /// Types of experts.

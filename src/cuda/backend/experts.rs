@@ -11,7 +11,7 @@ use crate::{
     backend::SharedExpert,
     cuda::{
         forms::Acts,
-        kernels::{ExpertMatmulKernels, TileKernel, batch_of},
+        kernels::{ExpertMatmulKernels, TileKernel},
     },
 };
 
@@ -247,10 +247,8 @@ impl Ready {
         let rows = self.most_groups(weights, used) + usize::from(shared.is_some());
         let wider = shared.map_or(weights.width, |shared| shared.width.max(weights.width));
         let (inputs, hidden) = (weights.gate.inputs, self.at(experts.hidden));
-        let gate_up_batch = batch_of(&[(weights.gate.ty, inputs), (weights.up.ty, inputs)]);
-        let down_batch = batch_of(&[(weights.down.ty, weights.width)]);
-        let gate_up_parts = kernel.parts(wider, gate_up_batch);
-        let down_parts = kernel.parts(self.width, down_batch);
+        let gate_up_parts = kernel.parts(wider, inputs, &[weights.gate.ty, weights.up.ty]);
+        let down_parts = kernel.parts(self.width, weights.width, &[weights.down.ty]);
         let grid = Grid::new([gate_up_parts, rows, 1], kernel.threads)
             .with_shared(kernel.gate_up_shared(inputs))
             .reading(weights.gate.bytes(), weights.gate.values())

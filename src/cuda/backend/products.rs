@@ -247,8 +247,10 @@ impl Ready {
     fn few_float_products(&self, from: From, to: &[Target<'_>]) -> Result<(), CudaError> {
         let kernel = self.kernels.float_matvec(from.rows);
         let inputs = to[0].matrix.inputs;
-        let (matrices, blocks) = self.matrices(to, |matrix| kernel.blocks(matrix.outputs));
-        let grid = Grid::new([blocks, 1, 1], kernel.threads).with_shared(kernel.shared);
+        let (matrices, blocks) =
+            self.matrices(to, |matrix| kernel.blocks(matrix.outputs, from.rows));
+        let grid = Grid::new([blocks, from.rows.div_ceil(kernel.rows), 1], kernel.threads)
+            .with_shared(kernel.shared);
         let grid = to.iter().fold(grid, |grid, target| {
             grid.reading(target.matrix.bytes(), target.matrix.values())
         });
@@ -264,7 +266,8 @@ impl Ready {
         let kernel = self.kernels.matvec(from.rows, inputs);
         let outputs = to.iter().map(|target| target.matrix.outputs).sum();
         let (matrices, blocks) = self.matrices(to, |matrix| kernel.blocks(matrix, outputs));
-        let grid = Grid::new([blocks, 1, 1], kernel.threads).with_shared(kernel.shared(inputs));
+        let grid = Grid::new([blocks, from.rows.div_ceil(kernel.rows), 1], kernel.threads)
+            .with_shared(kernel.shared(inputs));
         let grid = to.iter().fold(grid, |grid, target| {
             grid.reading(target.matrix.bytes(), target.matrix.values())
         });

@@ -56,6 +56,7 @@ impl Loader<'_> {
             .transpose()?;
         Ok(Kernels {
             used: needs.experts_used,
+            shared_bytes: self.device.shared_bytes as usize,
             embed: self.plain(units.embed, "embed")?,
             quantise: self.plain(units.quantise, "quantise_rows")?,
             swiglu: self.plain(units.swiglu, "swiglu")?,
@@ -193,14 +194,19 @@ impl Loader<'_> {
     }
 
     fn float_matvec(&self, unit: UnitId) -> Result<FloatMatvecKernel, CudaError> {
-        let [threads, shared, outputs] = self.constants(unit, "float_matvec_launch")?;
+        let [threads, shared, outputs, rows] = self.constants(unit, "float_matvec_launch")?;
         let kernel = self.modules.kernel(unit, "float_matvec", shared)?;
         Ok(FloatMatvecKernel {
-            resident: kernel.resident_blocks(self.device, threads, shared)?,
+            spread: if rows > 1 {
+                self.device.processors as usize
+            } else {
+                kernel.resident_blocks(self.device, threads, shared)?
+            },
             kernel,
             threads,
             shared,
             outputs,
+            rows,
         })
     }
 
@@ -224,9 +230,13 @@ impl Loader<'_> {
             rows,
             bytes,
             staged,
-            blocks_max: blocks * self.device.processors as usize,
+            held: blocks,
+            processors: self.device.processors as usize,
+            shared_bytes: self.device.shared_bytes as usize,
         };
-        kernel.kernel = self.modules.kernel(unit, "matvec", kernel.shared(inputs))?;
+        // longer inputs go to kernels of fewer rows
+        let most = kernel.shared(inputs).min(self.device.shared_bytes as usize);
+        kernel.kernel = self.modules.kernel(unit, "matvec", most)?;
         Ok(kernel)
     }
 
@@ -268,7 +278,7 @@ impl Loader<'_> {
     ) -> Result<ExpertMatvecKernels, CudaError> {
         let [threads, gate_up_bytes, down_bytes] = self.constants(unit, "expert_matvec_launch")?;
         let staged = Kinds::of(&self.types.expert_rows);
-        let rows = group_rows(bucket);
+        let rows = group_rows(bucket, self.device, self.types, needs);
         let straight = rows == 1 && staged.only_wide();
         let mut kernels = ExpertMatvecKernels {
             gate_up: self.plain(unit, "expert_gate_up")?,

@@ -26,8 +26,10 @@ pub(in crate::cuda) struct MatvecKernel {
     pub(in crate::cuda) bytes: usize,
     /// Kinds of activations that a block brings to shared memory.
     pub(in crate::cuda) staged: Kinds,
-    /// Blocks of the whole grid at most.
-    pub(in crate::cuda) blocks_max: usize,
+    /// Blocks that a multiprocessor holds at most, by its registers; multiprocessors; bytes of shared memory of each.
+    pub(in crate::cuda) held: usize,
+    pub(in crate::cuda) processors: usize,
+    pub(in crate::cuda) shared_bytes: usize,
 }
 
 /// Products of few rows with float matrices, for one bucket.
@@ -37,17 +39,16 @@ pub(in crate::cuda) struct FloatMatvecKernel {
     pub(in crate::cuda) shared: usize,
     /// Outputs of a block at once.
     pub(in crate::cuda) outputs: usize,
-    pub(in crate::cuda) resident: usize,
+    pub(in crate::cuda) rows: usize,
+    /// Blocks among which outputs are spread: what is on the device at once, or, of kernels of more rows than one, its multiprocessors.
+    pub(in crate::cuda) spread: usize,
 }
 
 impl FloatMatvecKernel {
-    /// Blocks that work on `outputs` outputs: one each, if they are all on the device at once.
-    pub(in crate::cuda) fn blocks(&self, outputs: usize) -> usize {
-        if outputs <= self.resident {
-            outputs
-        } else {
-            outputs.div_ceil(self.outputs)
-        }
+    /// Blocks that work on `outputs` outputs of so many rows: all of them at once, where a block's outputs allow it.
+    pub(in crate::cuda) fn blocks(&self, outputs: usize, rows: usize) -> usize {
+        let spread = (self.spread / rows.div_ceil(self.rows)).max(1);
+        outputs.div_ceil(outputs.div_ceil(spread).min(self.outputs))
     }
 }
 
@@ -103,9 +104,10 @@ impl Kinds {
     }
 
     /// Bytes that rows of `k` values take in shared memory, in each of the kinds there are.
-    fn bytes(self, rows: usize, k: usize) -> [usize; 3] {
+    pub(in crate::cuda) fn bytes(self, rows: usize, k: usize) -> [usize; 3] {
+        let record = if rows == 1 { 320 } else { 304 };
         [
-            usize::from(self.wide) * rows * (k / 256) * 320,
+            usize::from(self.wide) * rows * (k / 256) * record,
             usize::from(self.narrow) * (rows * k * 19 / 16).next_multiple_of(16),
             usize::from(self.float) * rows * k * 4,
         ]
@@ -113,8 +115,9 @@ impl Kinds {
 }
 
 /// Outputs of a matrix that a warp takes at once: see `kernels/matvec.cuh`.
-fn batch(kind: ActKind, k: usize) -> usize {
+fn batch(kind: ActKind, k: usize, rows: usize) -> usize {
     match kind {
+        ActKind::Blocks256 if rows > 1 => 16,
         ActKind::Blocks256 => 32 / (k / 256).next_power_of_two().clamp(1, 8),
         ActKind::Blocks32 => 4,
         ActKind::Float => 2,
@@ -126,12 +129,20 @@ impl MatvecKernel {
     pub(in crate::cuda) fn blocks(&self, matrix: &Matrix, outputs: usize) -> usize {
         let batches = matrix
             .outputs
-            .div_ceil(batch(matrix.kind(), matrix.inputs))
-            .div_ceil(self.threads / 32);
-        if self.rows < 4 {
+            .div_ceil(batch(matrix.kind(), matrix.inputs, self.rows));
+        // the warps of a block share a tile, or have a batch each
+        let batches = if self.rows > 1 && matrix.kind() == ActKind::Blocks256 {
+            batches
+        } else {
+            batches.div_ceil(self.threads / 32)
+        };
+        if self.rows == 1 {
             return batches;
         }
-        let share = (self.blocks_max * matrix.outputs / outputs.max(1)).max(1);
+        // 1 KiB of each block is the driver's
+        let held = (self.shared_bytes + 1024) / (self.shared(matrix.inputs) + 1024);
+        let most = held.clamp(1, self.held) * self.processors;
+        let share = (most * matrix.outputs / outputs.max(1)).max(1);
         batches.min(share)
     }
 
@@ -156,17 +167,21 @@ impl ExpertMatvecKernels {
         self.down_bytes + self.down_staged.bytes(self.rows, k).iter().sum::<usize>()
     }
 
-    /// Blocks of a group: every warp has a batch.
-    pub(in crate::cuda) fn parts(&self, outputs: usize, batch: usize) -> usize {
-        outputs.div_ceil(batch).div_ceil(self.threads / 32)
+    /// Blocks of a group for matrices of rows of `k` values that are taken together: every warp has a batch, or, of tiles that are short, as many as make
+    /// `TILE_BLOCKS` blocks.
+    pub(in crate::cuda) fn parts(&self, outputs: usize, k: usize, types: &[BlockType]) -> usize {
+        let kinds = types.iter().map(|ty| ActKind::of(*ty));
+        let batch = kinds.map(|kind| batch(kind, k, self.rows)).min();
+        let each = if self.rows > 1 && Kinds::of(types).only_wide() {
+            TILE_BLOCKS.div_ceil(types.len() * (k / 256).max(1))
+        } else {
+            1
+        };
+        outputs
+            .div_ceil(batch.unwrap_or(1))
+            .div_ceil(self.threads / 32 * each)
     }
 }
 
-/// The smaller of two matrices' batches, for kernels that take both at once.
-pub(in crate::cuda) fn batch_of(matrices: &[(BlockType, usize)]) -> usize {
-    matrices
-        .iter()
-        .map(|(ty, k)| batch(ActKind::of(*ty), *k))
-        .min()
-        .unwrap_or(1)
-}
+/// Blocks of 256 values of tiles that a warp has at least.
+const TILE_BLOCKS: usize = 6;

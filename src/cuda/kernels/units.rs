@@ -1,8 +1,11 @@
 //! What a model's kernels are compiled from: sources with macros.
 
+use std::ops::Range;
+
 use super::{
     BUCKETS,
     macros::{attention_macros, delta_macros, gating},
+    products::Kinds,
 };
 use crate::{
     backend::{Needs, Room, shape::AttentionShape},
@@ -27,10 +30,12 @@ pub(super) struct Types {
     experts: Vec<BlockType>,
     /// What the experts' kernels for few rows read: experts and, as far as that brings no floats, the shared expert.
     pub(super) expert_rows: Vec<BlockType>,
+    /// Those of them that gate and up have.
+    expert_gates: Vec<BlockType>,
 }
 
 impl Types {
-    pub(super) fn new(loading: &Loading) -> Self {
+    pub(super) fn new(loading: &Loading, needs: &Needs) -> Self {
         let (dense, experts) = (loading.dense_types(), loading.expert_types());
         let float = |ty: &BlockType| ActKind::of(*ty) == ActKind::Float;
         let (floats, integers): (Vec<_>, Vec<_>) = dense.iter().partition(|ty| float(ty));
@@ -38,6 +43,8 @@ impl Types {
         let both = experts.iter().any(float);
         let more = dense.iter().filter(|ty| both || !float(ty));
         expert_rows.extend(more.filter(|ty| !experts.contains(ty)));
+        let mut expert_gates = loading.gate_types(needs.residual, &needs.shared_widths);
+        expert_gates.retain(|ty| expert_rows.contains(ty));
         let mut by_inputs = loading.dense_inputs();
         for (_, types) in &mut by_inputs {
             types.retain(|ty| !float(ty));
@@ -50,6 +57,7 @@ impl Types {
             floats,
             experts,
             expert_rows,
+            expert_gates,
         }
     }
 }
@@ -80,14 +88,29 @@ pub(super) struct ExpertUnits {
     pub(super) matmul: Vec<(BlockType, UnitId)>,
 }
 
-/// Rows of a group that a window of this bucket multiplies at once.
-pub(super) fn group_rows(bucket: usize) -> usize {
-    bucket.min(4)
+/// Rows of a group that a window of this bucket multiplies at once: as many as take a third of shared memory at most.
+pub(super) fn group_rows(bucket: usize, device: &Device, types: &Types, needs: &Needs) -> usize {
+    let longest = needs.residual.max(needs.expert_width);
+    let staged = Kinds::of(&types.expert_rows);
+    let fits = |rows: &usize| {
+        let bytes: usize = staged.bytes(*rows, longest).iter().sum();
+        3 * bytes <= device.shared_bytes as usize
+    };
+    [8, 4, 2]
+        .into_iter()
+        .filter(|rows| *rows <= bucket)
+        .find(fits)
+        .unwrap_or(bucket.min(2))
+}
+
+/// Types as a mask.
+fn ids(types: &[BlockType]) -> String {
+    let ids: u64 = types.iter().fold(0, |all, ty| all | 1 << *ty as u32);
+    format!("{ids}ull")
 }
 
 fn typed(types: &[BlockType]) -> Macros {
-    let ids: u64 = types.iter().fold(0, |all, ty| all | 1 << *ty as u32);
-    Macros::default().with("TYPES", format!("{ids}ull"))
+    Macros::default().with("TYPES", ids(types))
 }
 
 /// Products of many rows: the source for a type.
@@ -102,7 +125,7 @@ fn matmul(ty: BlockType) -> (Source, Macros) {
 }
 
 impl ExpertUnits {
-    fn new(set: &mut Set, types: &Types, needs: &Needs) -> Self {
+    fn new(set: &mut Set, device: &Device, types: &Types, needs: &Needs) -> Self {
         let mut known = typed(&types.expert_rows).with("FIXED_K", needs.residual);
         if let [width] = needs.routed_widths[..] {
             known = known.with("FIXED_WIDTH", width);
@@ -117,7 +140,12 @@ impl ExpertUnits {
         Self {
             matvec: (0..BUCKETS)
                 .map(|at| {
-                    let macros = known.clone().with("ROWS_MAX", group_rows(1 << at));
+                    let rows = group_rows(1 << at, device, types, needs);
+                    let mut macros = known.clone().with("ROWS_MAX", rows);
+                    // of one row, kernels for fewer types have been slower (H200, 2026-11-30)
+                    if rows > 1 {
+                        macros = macros.with("GATE_TYPES", ids(&types.expert_gates));
+                    }
                     set.add(sources::EXPERT_MATVEC, macros)
                 })
                 .collect(),
@@ -146,14 +174,14 @@ impl Units {
         let choose = Macros::default()
             .with("VOCAB", needs.vocab)
             .with("CANDIDATES", CANDIDATES);
-        let mut buckets = |source, types: &[BlockType], from: usize| -> Vec<UnitId> {
-            let buckets = if types.is_empty() { 0 } else { BUCKETS };
-            (from..buckets)
+        let mut buckets = |source, types: &[BlockType], buckets: Range<usize>| -> Vec<UnitId> {
+            buckets
+                .filter(|_| !types.is_empty())
                 .map(|at| set.add(source, typed(types).with("ROWS", 1 << at)))
                 .collect()
         };
-        let matvec = buckets(sources::MATVEC, &types.integers, 1);
-        let float_matvec = buckets(sources::FLOAT_MATVEC, &types.floats, 0);
+        let matvec = buckets(sources::MATVEC, &types.integers, 1..BUCKETS);
+        let float_matvec = buckets(sources::FLOAT_MATVEC, &types.floats, 0..BUCKETS - 1);
         Self {
             embed: set.add(sources::EMBED, typed(&types.dense)),
             quantise: set.add(sources::QUANTISE, Macros::default()),
@@ -205,7 +233,7 @@ impl Units {
                     (*ty, set.add(source, macros))
                 })
                 .collect(),
-            experts: (needs.experts_used > 0).then(|| ExpertUnits::new(set, types, needs)),
+            experts: (needs.experts_used > 0).then(|| ExpertUnits::new(set, device, types, needs)),
         }
     }
 }
