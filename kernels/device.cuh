@@ -382,6 +382,7 @@ struct Acts256 {
     i8* codes;     // [rows, K]
     float* scales; // [rows, K / 256]
     i16* sums;     // [rows, K / 16], of 16 codes each
+    u16* halves;   // the same as f16, exact; of every 16 sums the even ones come first
 };
 
 /// Activations quantised in blocks of 32.
@@ -389,4 +390,5 @@ struct Acts32 {
     i8* codes;     // [rows, K]
     float* scales; // [rows, K / 32]
     i16* sums;     // [rows, K / 32], of 32 codes each
+    u16* halves;   // none
 };

@@ -117,14 +117,12 @@ struct Pair : Gathered {
     __device__ __forceinline__ void store(const Table* table, const Share<TILES>& share) const {
         const u32 output = table->output + lane_output() / (2 * HALF) * HALF + lane_of() / 4, end = outputs;
         // by value: what a lambda reads through `this` has spilled registers
-        each_row<TILES>(table, out, outputs, [&share, output, end](float* row, int j, int e) {
-            float* at = row + output;
+        each_row<TILES>(table, out + output, outputs, [&share, output, end](float* at, int j, int e, bool on) {
 #pragma unroll
-            for (int h = 0; h < OUTPUT_TILES; h++)
-                if (output + 8 * h < end) {
-                    float gate = share.at[0][j][e + 2 * h], up = OUTPUT_TILES == 2 ? share.at[OUTPUT_TILES - 1][j][e + 2 * h] : share.at[0][j][e + 2];
-                    at[8 * h] = silu_of(gate) * up;
-                }
+            for (int h = 0; h < OUTPUT_TILES; h++) {
+                float gate = share.at[0][j][e + 2 * h], up = OUTPUT_TILES == 2 ? share.at[OUTPUT_TILES - 1][j][e + 2 * h] : share.at[0][j][e + 2];
+                if (on && output + 8 * h < end) at[8 * h] = silu_of(gate) * up;
+            }
         });
     }
 };

@@ -1,8 +1,10 @@
 // Products of a group of four warps on sm_90, compiled for sm_90a: 64 outputs x 8 TILES rows at once, both operands' products added up beside what else the
 // warps do. The left operand comes from registers, in the fragments of `mma_s8`; the right one from shared memory: rows of 128 bytes, eight rows a block of
-// 1024 bytes, chunk c of 16 bytes of row r at c ^ (r mod 8). See mma_tile.cuh.
+// 1024 bytes, chunk c of 16 bytes of row r at c ^ (r mod 8). What is copied for the next unit is asked for between the parts of a unit, while their products are
+// under way: the copies alone would take half as long as these. What minima of the first units need is put aside meanwhile. See mma_tile.cuh.
 #pragma once
 #include "mma_direct.cuh"
+#include "mma_minima.cuh"
 
 #if GROUPED_CODE
 
@@ -14,120 +16,188 @@ DEVICE void group_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n
 /// What tells the tensor core where the right operand is.
 DEVICE u64 group_operand(const u8* at) { return (u64)(shared_address(at) >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 
-DEVICE void group_s8(i32 (&d)[2][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1;"
+/// D[64, 8 tiles] += A[64, 32] B[32, 8 tiles], i8 or u8 by i8 to i32, exact; D is what the product is where `on` does not hold.
+DEVICE void group_s8(i32 (&d)[2][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %13, 0; wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, on;}"
                  : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
-DEVICE void group_u8(i32 (&d)[2][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1;"
+DEVICE void group_u8(i32 (&d)[2][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %13, 0; wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, on;}"
                  : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
-DEVICE void group_s8(i32 (&d)[4][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, 1;"
+DEVICE void group_s8(i32 (&d)[4][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %21, 0; wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, on;}"
                  : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
-DEVICE void group_u8(i32 (&d)[4][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, 1;"
+DEVICE void group_u8(i32 (&d)[4][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %21, 0; wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, on;}"
                  : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
-DEVICE void group_s8(i32 (&d)[8][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1;"
+DEVICE void group_s8(i32 (&d)[8][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, on;}"
                  : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
-DEVICE void group_u8(i32 (&d)[8][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1;"
+DEVICE void group_u8(i32 (&d)[8][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, on;}"
                  : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
-DEVICE void group_s8(i32 (&d)[16][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1;"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3]), "+r"(d[12][0]), "+r"(d[12][1]), "+r"(d[12][2]), "+r"(d[12][3]), "+r"(d[13][0]), "+r"(d[13][1]), "+r"(d[13][2]), "+r"(d[13][3]), "+r"(d[14][0]), "+r"(d[14][1]), "+r"(d[14][2]), "+r"(d[14][3]), "+r"(d[15][0]), "+r"(d[15][1]), "+r"(d[15][2]), "+r"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+DEVICE void group_s8(i32 (&d)[12][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %53, 0; wgmma.mma_async.sync.aligned.m64n96k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, {%48, %49, %50, %51}, %52, on;}"
+                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
-DEVICE void group_u8(i32 (&d)[16][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1;"
+DEVICE void group_u8(i32 (&d)[12][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %53, 0; wgmma.mma_async.sync.aligned.m64n96k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, {%48, %49, %50, %51}, %52, on;}"
+                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
+}
+DEVICE void group_s8(i32 (&d)[16][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %69, 0; wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, on;}"
                  : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3]), "+r"(d[12][0]), "+r"(d[12][1]), "+r"(d[12][2]), "+r"(d[12][3]), "+r"(d[13][0]), "+r"(d[13][1]), "+r"(d[13][2]), "+r"(d[13][3]), "+r"(d[14][0]), "+r"(d[14][1]), "+r"(d[14][2]), "+r"(d[14][3]), "+r"(d[15][0]), "+r"(d[15][1]), "+r"(d[15][2]), "+r"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
+}
+DEVICE void group_u8(i32 (&d)[16][4], const u32 (&a)[4], u64 b, bool on) {
+    asm volatile("{.reg .pred on; setp.ne.b32 on, %69, 0; wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, on;}"
+                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3]), "+r"(d[12][0]), "+r"(d[12][1]), "+r"(d[12][2]), "+r"(d[12][3]), "+r"(d[13][0]), "+r"(d[13][1]), "+r"(d[13][2]), "+r"(d[13][3]), "+r"(d[14][0]), "+r"(d[14][1]), "+r"(d[14][2]), "+r"(d[14][3]), "+r"(d[15][0]), "+r"(d[15][1]), "+r"(d[15][2]), "+r"(d[15][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
 
-DEVICE void group_first_s8(i32 (&d)[2][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 0;"
-                 : "=r"(d[0][0]), "=r"(d[0][1]), "=r"(d[0][2]), "=r"(d[0][3]), "=r"(d[1][0]), "=r"(d[1][1]), "=r"(d[1][2]), "=r"(d[1][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+/// A number of which the compiler knows nothing before this place: what follows from it is computed here, not kept in registers from long before.
+DEVICE u32 known_here(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
 }
-DEVICE void group_first_u8(i32 (&d)[2][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 0;"
-                 : "=r"(d[0][0]), "=r"(d[0][1]), "=r"(d[0][2]), "=r"(d[0][3]), "=r"(d[1][0]), "=r"(d[1][1]), "=r"(d[1][2]), "=r"(d[1][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+
+// ---- copies
+// Eight threads take 128 bytes of a row, so that a warp's copy touches few lines of memory and each quarter of it all banks. Addresses are read first: no read
+// of shared memory overtakes a copy.
+
+/// Asks for the raw weights of a unit.
+DEVICE void fetch_weights_grouped(u8* shared, const Table* table, u32 unit, u32 buffer) {
+    constexpr u32 STEP = TILE_THREADS / 8, PASSES = TILE_OUTPUTS / STEP;
+    // what is behind 128 bytes
+    constexpr u32 REST = HULL - 8, LANES = REST > 4 ? 8 : REST > 2 ? 4 : REST;
+    constexpr u32 REST_STEP = TILE_THREADS / LANES, REST_PASSES = (TILE_OUTPUTS + REST_STEP - 1) / REST_STEP;
+    u32 thread = known_here(threadIdx.x), c = thread % 8, d = 8 + thread % LANES;
+    u64 starts[PASSES], rests[REST_PASSES];
+#pragma unroll
+    for (u32 pass = 0; pass < PASSES; pass++) starts[pass] = table->starts[pass * STEP + thread / 8] + unit * UNIT_BYTES;
+#pragma unroll
+    for (u32 pass = 0; pass < REST_PASSES; pass++)
+        rests[pass] = table->starts[least(pass * REST_STEP + thread / LANES, TILE_OUTPUTS - 1)] + unit * UNIT_BYTES;
+    u8* raw = shared + RAW_AT + buffer * (TILE_OUTPUTS * RAW_STRIDE);
+    u8* to = raw + thread / 8 * RAW_STRIDE + 16 * c;
+#pragma unroll
+    for (u32 pass = 0; pass < PASSES; pass++) {
+        u32 shift = ALIGNED ? 0 : (u32)starts[pass] & 15;
+        copy16_async(to + pass * (STEP * RAW_STRIDE), (const u8*)(starts[pass] - shift) + 16 * c);
+    }
+    to = raw + thread / LANES * RAW_STRIDE + 16 * d;
+#pragma unroll
+    for (u32 pass = 0; pass < REST_PASSES; pass++) {
+        u32 shift = ALIGNED ? 0 : (u32)rests[pass] & 15;
+        if (pass * REST_STEP + thread / LANES < TILE_OUTPUTS && 16 * d < shift + UNIT_BYTES)
+            copy16_async(to + pass * (REST_STEP * RAW_STRIDE), (const u8*)(rests[pass] - shift) + 16 * d);
+    }
 }
-DEVICE void group_first_s8(i32 (&d)[4][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, 0;"
-                 : "=r"(d[0][0]), "=r"(d[0][1]), "=r"(d[0][2]), "=r"(d[0][3]), "=r"(d[1][0]), "=r"(d[1][1]), "=r"(d[1][2]), "=r"(d[1][3]), "=r"(d[2][0]), "=r"(d[2][1]), "=r"(d[2][2]), "=r"(d[2][3]), "=r"(d[3][0]), "=r"(d[3][1]), "=r"(d[3][2]), "=r"(d[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+
+/// Asks for the codes and scales of a unit of those of the first `room` rows, a multiple of 16, that are in half `half` of the tile.
+template <u32 half>
+DEVICE void fetch_acts_grouped(u8* shared, const Table* table, Acts acts, u32 k, u32 unit, u32 buffer, u32 room) {
+    constexpr u32 STEP = TILE_THREADS / 8, PASSES = TILE_ROWS / 2 / STEP;
+    u32 thread = known_here(threadIdx.x), first = thread / 8, c = thread % 8;
+    u64 codes[PASSES];
+#pragma unroll
+    for (u32 pass = 0; pass < PASSES; pass++) codes[pass] = table->codes[half * (TILE_ROWS / 2) + pass * STEP + first] + 256 * unit + 16 * c;
+    u32 from = half == 0 ? table->from[least(thread, TILE_ROWS - 1)] : 0;
+    u8* to = shared + ACTS_AT + buffer * BUFFER_BYTES + half * (TILE_ROWS * 64) + first * 128 + 16 * (c ^ first % 8);
+#pragma unroll
+    for (u32 pass = 0; pass < PASSES; pass++) {
+        if (half * (TILE_ROWS / 2) + pass * STEP + first >= room) continue;
+        copy16_async(to + pass * (STEP * 128), (const u8*)codes[pass]);
+        copy16_async(to + pass * (STEP * 128) + TILE_ROWS * 128, (const u8*)codes[pass] + 128);
+    }
+    if (half == 0 && thread < room) copy4_async((float*)(shared + ACT_SCALES_AT) + buffer * TILE_ROWS + thread, acts.scales + (from * (k / 256) + unit));
 }
-DEVICE void group_first_u8(i32 (&d)[4][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, 0;"
-                 : "=r"(d[0][0]), "=r"(d[0][1]), "=r"(d[0][2]), "=r"(d[0][3]), "=r"(d[1][0]), "=r"(d[1][1]), "=r"(d[1][2]), "=r"(d[1][3]), "=r"(d[2][0]), "=r"(d[2][1]), "=r"(d[2][2]), "=r"(d[2][3]), "=r"(d[3][0]), "=r"(d[3][1]), "=r"(d[3][2]), "=r"(d[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+
+/// Asks for what minima of unit `unit` < MINIMA_UNITS are multiplied with.
+DEVICE void fetch_sums(u8* shared, const Table* table, Acts acts, u32 k, u32 unit, u32 room) {
+    constexpr u32 PASSES = (2 * TILE_ROWS + TILE_THREADS - 1) / TILE_THREADS;
+    u32 thread = known_here(threadIdx.x), half = thread % 2;
+#pragma unroll
+    for (u32 pass = 0; pass < PASSES; pass++) {
+        u32 row = (pass * TILE_THREADS + thread) / 2;
+        if (row >= room) continue;
+        u32 at = table->from[row] * (k / 256) + unit;
+        copy16_async(shared + HALVES_AT + (unit * TILE_ROWS + row) * 32 + swizzled_half(half, row), (const u8*)acts.halves + 16 * half + (u64)at * 32);
+        if (half == 0) copy4_async((float*)(shared + LEAST_SCALES_AT) + unit * TILE_ROWS + row, acts.scales + at);
+    }
 }
-DEVICE void group_first_s8(i32 (&d)[8][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 0;"
-                 : "=r"(d[0][0]), "=r"(d[0][1]), "=r"(d[0][2]), "=r"(d[0][3]), "=r"(d[1][0]), "=r"(d[1][1]), "=r"(d[1][2]), "=r"(d[1][3]), "=r"(d[2][0]), "=r"(d[2][1]), "=r"(d[2][2]), "=r"(d[2][3]), "=r"(d[3][0]), "=r"(d[3][1]), "=r"(d[3][2]), "=r"(d[3][3]), "=r"(d[4][0]), "=r"(d[4][1]), "=r"(d[4][2]), "=r"(d[4][3]), "=r"(d[5][0]), "=r"(d[5][1]), "=r"(d[5][2]), "=r"(d[5][3]), "=r"(d[6][0]), "=r"(d[6][1]), "=r"(d[6][2]), "=r"(d[6][3]), "=r"(d[7][0]), "=r"(d[7][1]), "=r"(d[7][2]), "=r"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+
+/// Puts the minima of unit `unit` < MINIMA_UNITS of this lane's outputs in their place: each of four lanes two of them.
+DEVICE void put_minima(u8* shared, const Head (&heads)[2], u32 unit) {
+    u32 t = lane_of() % 4;
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        u32 at = unit * TILE_OUTPUTS + lane_output() + 8 * h, word = t < 2 ? heads[h].minima[0] : heads[h].minima[1];
+        ((u32*)(shared + MINIMA_AT))[4 * at + t] = bytes_to_halves(word >> 16 * (t % 2));
+        if (t == 0) ((float*)(shared + LEAST_AT))[at] = heads[h].dmin;
+    }
 }
-DEVICE void group_first_u8(i32 (&d)[8][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 0;"
-                 : "=r"(d[0][0]), "=r"(d[0][1]), "=r"(d[0][2]), "=r"(d[0][3]), "=r"(d[1][0]), "=r"(d[1][1]), "=r"(d[1][2]), "=r"(d[1][3]), "=r"(d[2][0]), "=r"(d[2][1]), "=r"(d[2][2]), "=r"(d[2][3]), "=r"(d[3][0]), "=r"(d[3][1]), "=r"(d[3][2]), "=r"(d[3][3]), "=r"(d[4][0]), "=r"(d[4][1]), "=r"(d[4][2]), "=r"(d[4][3]), "=r"(d[5][0]), "=r"(d[5][1]), "=r"(d[5][2]), "=r"(d[5][3]), "=r"(d[6][0]), "=r"(d[6][1]), "=r"(d[6][2]), "=r"(d[6][3]), "=r"(d[7][0]), "=r"(d[7][1]), "=r"(d[7][2]), "=r"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-DEVICE void group_first_s8(i32 (&d)[16][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 0;"
-                 : "=r"(d[0][0]), "=r"(d[0][1]), "=r"(d[0][2]), "=r"(d[0][3]), "=r"(d[1][0]), "=r"(d[1][1]), "=r"(d[1][2]), "=r"(d[1][3]), "=r"(d[2][0]), "=r"(d[2][1]), "=r"(d[2][2]), "=r"(d[2][3]), "=r"(d[3][0]), "=r"(d[3][1]), "=r"(d[3][2]), "=r"(d[3][3]), "=r"(d[4][0]), "=r"(d[4][1]), "=r"(d[4][2]), "=r"(d[4][3]), "=r"(d[5][0]), "=r"(d[5][1]), "=r"(d[5][2]), "=r"(d[5][3]), "=r"(d[6][0]), "=r"(d[6][1]), "=r"(d[6][2]), "=r"(d[6][3]), "=r"(d[7][0]), "=r"(d[7][1]), "=r"(d[7][2]), "=r"(d[7][3]), "=r"(d[8][0]), "=r"(d[8][1]), "=r"(d[8][2]), "=r"(d[8][3]), "=r"(d[9][0]), "=r"(d[9][1]), "=r"(d[9][2]), "=r"(d[9][3]), "=r"(d[10][0]), "=r"(d[10][1]), "=r"(d[10][2]), "=r"(d[10][3]), "=r"(d[11][0]), "=r"(d[11][1]), "=r"(d[11][2]), "=r"(d[11][3]), "=r"(d[12][0]), "=r"(d[12][1]), "=r"(d[12][2]), "=r"(d[12][3]), "=r"(d[13][0]), "=r"(d[13][1]), "=r"(d[13][2]), "=r"(d[13][3]), "=r"(d[14][0]), "=r"(d[14][1]), "=r"(d[14][2]), "=r"(d[14][3]), "=r"(d[15][0]), "=r"(d[15][1]), "=r"(d[15][2]), "=r"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-DEVICE void group_first_u8(i32 (&d)[16][4], const u32 a[4], u64 b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 0;"
-                 : "=r"(d[0][0]), "=r"(d[0][1]), "=r"(d[0][2]), "=r"(d[0][3]), "=r"(d[1][0]), "=r"(d[1][1]), "=r"(d[1][2]), "=r"(d[1][3]), "=r"(d[2][0]), "=r"(d[2][1]), "=r"(d[2][2]), "=r"(d[2][3]), "=r"(d[3][0]), "=r"(d[3][1]), "=r"(d[3][2]), "=r"(d[3][3]), "=r"(d[4][0]), "=r"(d[4][1]), "=r"(d[4][2]), "=r"(d[4][3]), "=r"(d[5][0]), "=r"(d[5][1]), "=r"(d[5][2]), "=r"(d[5][3]), "=r"(d[6][0]), "=r"(d[6][1]), "=r"(d[6][2]), "=r"(d[6][3]), "=r"(d[7][0]), "=r"(d[7][1]), "=r"(d[7][2]), "=r"(d[7][3]), "=r"(d[8][0]), "=r"(d[8][1]), "=r"(d[8][2]), "=r"(d[8][3]), "=r"(d[9][0]), "=r"(d[9][1]), "=r"(d[9][2]), "=r"(d[9][3]), "=r"(d[10][0]), "=r"(d[10][1]), "=r"(d[10][2]), "=r"(d[10][3]), "=r"(d[11][0]), "=r"(d[11][1]), "=r"(d[11][2]), "=r"(d[11][3]), "=r"(d[12][0]), "=r"(d[12][1]), "=r"(d[12][2]), "=r"(d[12][3]), "=r"(d[13][0]), "=r"(d[13][1]), "=r"(d[13][2]), "=r"(d[13][3]), "=r"(d[14][0]), "=r"(d[14][1]), "=r"(d[14][2]), "=r"(d[14][3]), "=r"(d[15][0]), "=r"(d[15][1]), "=r"(d[15][2]), "=r"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-/// Words of codes of a quarter of a block of one output times their sub-scales, in two planes: of sub-blocks 2 part and 2 part + 1 (Q4_K, Q5_K), of the runs
-/// `part mod 2` and two further on of half `part / 2` (Q6_K).
+
+// ---- products
+
+/// Words of a quarter of a block of one output, as they lie there: of sub-blocks 2 part and 2 part + 1 (Q4_K, Q5_K), of the runs `part mod 2` and two further
+/// on of half `part / 2` (Q6_K). `tops` are the bits above the fourth.
 template <class Codec>
-DEVICE void part_planes(const u8* block, const Head& head, u32 part, u32 (&high)[2][4], u32 (&low)[2][4], u32 h) {
-    if constexpr (Codec::ID == ID_Q6_K) {
-        u32 half = part / 2, run = part % 2;
-        const u8* at = block + 4 * (lane_of() % 4);
+DEVICE void part_words(const u8* block, u32 part, u32 (&words)[2], u32 (&tops)[2]) {
+    const u8* at = block + 4 * (lane_of() % 4);
 #pragma unroll
-        for (u32 c = 0; c < 2; c++) {
-            u32 word = word_at(at + 64 * half + 32 * run + 16 * c), top = word_at(at + 128 + 32 * half + 16 * c) >> 2 * run;
-            folded<Codec>(of_bytes(word, 15) | of_bytes(top << 4, 0x30), signed_byte(head.scales[2 * half], 2 * run + c), &high[0][2 * c + h], &low[0][2 * c + h]);
-            folded<Codec>(of_bytes(word >> 4, 15) | of_bytes(top, 0x30), signed_byte(head.scales[2 * half + 1], 2 * run + c), &high[1][2 * c + h],
-                          &low[1][2 * c + h]);
-        }
-    } else {
-        direct_words<Codec>(block, part, low, h);
-#pragma unroll
-        for (u32 s = 0; s < 2; s++) {
-            u32 byte = head.scales[part / 2] >> 8 * (part % 2 * 2 + s) & 255;
-#pragma unroll
-            for (u32 c = 0; c < 2; c++) {
-                high[s][2 * c + h] = low[s][2 * c + h] * (byte >> 3);
-                low[s][2 * c + h] *= byte & 7;
-            }
+    for (u32 c = 0; c < 2; c++) {
+        if constexpr (Codec::ID == ID_Q6_K) {
+            words[c] = word_at(at + 64 * (part / 2) + 32 * (part % 2) + 16 * c);
+            tops[c] = word_at(at + 128 + 32 * (part / 2) + 16 * c) >> 2 * (part % 2);
+        } else {
+            words[c] = *(const u32*)(at + (Codec::ID == ID_Q5_K ? 48 : 16) + 32 * part + 16 * c);
+            if constexpr (Codec::ID == ID_Q5_K) tops[c] = *(const u32*)(at + 16 + 16 * c) >> 2 * part;
         }
     }
 }
 
-/// Adds a unit to the results.
-template <class Codec, int TILES>
-DEVICE void multiply_grouped(const u8* shared, const Table* table, u32 buffer, u32 unit, Share<TILES>& share) {
+/// The codes of the lower (`s` 0) or the upper nibbles of such words.
+template <class Codec>
+DEVICE u32 step_codes(u32 word, u32 top, u32 s) {
+    u32 codes = of_bytes(word >> 4 * s, 15);
+    if constexpr (Codec::ID == ID_Q6_K) codes |= of_bytes(s ? top : top << 4, 0x30);
+    if constexpr (Codec::ID == ID_Q5_K) codes |= s ? of_bytes(top, 2) << 3 : of_bytes(top, 1) << 4;
+    return codes;
+}
+
+/// Codes times their sub-scale, in two planes: Q4_K and Q5_K count by 8 in the upper one, Q6_K by 256.
+template <class Codec>
+DEVICE void step_planes(u32 codes, const Head& head, u32 part, u32 s, u32 c, u32* high, u32* low) {
+    if constexpr (Codec::ID == ID_Q6_K) {
+        folded<Codec>(codes, signed_byte(head.scales[part / 2 * 2 + s], part % 2 * 2 + c), high, low);
+    } else {
+        u32 scale = head.scales[part / 2] >> 8 * (part % 2 * 2 + s) & 255;
+        *high = codes * (scale >> 3);
+        *low = codes * (scale & 7);
+    }
+}
+
+/// Adds a unit to the results. `meanwhile(part)` is done while products of part `part` of four are under way.
+template <class Codec, int TILES, class Meanwhile>
+DEVICE void multiply_grouped(u8* shared, const Table* table, u32 buffer, u32 unit, Share<TILES>& share, Meanwhile meanwhile) {
     i32 high[TILES][4], low[TILES][4];
-    const u8* acts = shared + ACTS_AT + buffer * BUFFER_BYTES + warp_of() / OUTPUT_WARPS * (8 * TILES * 128);
+    u32 rows = ROW_WARPS == 1 ? 0 : warp_of() / OUTPUT_WARPS * (8 * TILES * 128);
+    // addresses in it count by 16; what is added later stays in its lowest 14 bits
+    u64 acts = group_operand(shared + ACTS_AT + buffer * BUFFER_BYTES + rows);
     const u8* blocks[2];
     float factors[2];
     Head heads[2];
@@ -139,29 +209,29 @@ DEVICE void multiply_grouped(const u8* shared, const Table* table, u32 buffer, u
     }
 #pragma unroll
     for (u32 part = 0; part < 4; part++) {
-        u32 a[2][4], b[2][4];
+        u32 words[2][2], tops[2][2] = {};
 #pragma unroll
-        for (int h = 0; h < 2; h++) part_planes<Codec>(blocks[h], heads[h], part, a, b, h);
-        group_fence();
+        for (int h = 0; h < 2; h++) part_words<Codec>(blocks[h], part, words[h], tops[h]);
 #pragma unroll
         for (u32 s = 0; s < 2; s++) {
-            u32 step = Codec::LINEAR ? 2 * part + s : part / 2 * 4 + part % 2 + 2 * s;
-            u64 operand = group_operand(acts + step / 4 * (TILE_ROWS * 128) + 32 * (step % 4));
-            // products of Q5_K reach 217
-            if (part == 0 && s == 0) {
-                if constexpr (Codec::ID == ID_Q5_K) group_first_u8(high, a[s], operand);
-                else group_first_s8(high, a[s], operand);
-                if constexpr (Codec::ID == ID_Q4_K) group_first_s8(low, b[s], operand);
-                else group_first_u8(low, b[s], operand);
-            } else {
-                if constexpr (Codec::ID == ID_Q5_K) group_u8(high, a[s], operand);
-                else group_s8(high, a[s], operand);
-                if constexpr (Codec::ID == ID_Q4_K) group_s8(low, b[s], operand);
-                else group_u8(low, b[s], operand);
-            }
+            u32 a[4], b[4];
+#pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                step_planes<Codec>(step_codes<Codec>(words[i % 2][i / 2], tops[i % 2][i / 2], s), heads[i % 2], part, s, i / 2, &a[i], &b[i]);
+            u64 operand = acts + part / 2 * (TILE_ROWS * 8) + 2 * (Codec::LINEAR ? part % 2 * 2 + s : part % 2 + 2 * s);
+            group_fence();
+            // of Q5_K products reach 217
+            if constexpr (Codec::ID == ID_Q5_K) group_u8(high, a, operand, part + s > 0);
+            else group_s8(high, a, operand, part + s > 0);
+            if constexpr (Codec::ID == ID_Q4_K) group_s8(low, b, operand, part + s > 0);
+            else group_u8(low, b, operand, part + s > 0);
+            group_commit();
+            if (s == 1) meanwhile(part);
+            // the operands of the step before may be written
+            if (part < 3 || s == 0) group_wait<1>();
         }
-        group_commit();
-        if (part < 3) group_wait<1>();
+        if constexpr (Codec::MINIMA)
+            if (part == 0 && unit < MINIMA_UNITS) put_minima(shared, heads, unit);
     }
     group_wait<0>();
     const float2* act_scales = act_scales_lane<TILES>(shared, buffer);

@@ -1,5 +1,6 @@
 // The minima of a tile's weights: sums of 16 codes (256-wide types) or of a block's (32-wide types) times minima, in chains of their own. They are read
-// from memory once more after the products of the codes, and lie where codes were: of weights, and, at `free`, of activations. See mma_tile.cuh.
+// from memory once more after the products of the codes, and lie where codes were: of weights, and, at `free`, of activations. GROUPED has a place for them and
+// has brought those of the first units by then. See mma_tile.cuh.
 #pragma once
 #include "mma_shape.cuh"
 
@@ -11,15 +12,6 @@ constexpr u32 LEAST_SCALES_AT = LEAST_AT + 4 * MINIMA_UNITS * TILE_OUTPUTS;     
 static_assert(!C::MINIMA || !C::WIDE || LEAST_SCALES_AT + 4 * MINIMA_UNITS * TILE_ROWS <= ACTS_AT, "minima fit where codes were");
 // .. and from `free` on: [MINIMA_UNITS, TILE_ROWS, 16] f16, sums.
 static_assert(32 * MINIMA_UNITS <= 256, "sums fit where codes were");
-
-/// Where half `c` of a row of 32 bytes lies.
-DEVICE u32 swizzled_half(u32 c, u32 row) { return 16 * (c ^ (row >> 2 & 1)); }
-
-/// Two neighbouring words of sums: the even ones and the odd ones, as halves.
-DEVICE uint2 halves_of_sums(u32 a, u32 b) {
-    return make_uint2(floats_to_halves((float)((i32)(a << 16) >> 16), (float)((i32)(b << 16) >> 16)),
-                      floats_to_halves((float)((i32)a >> 16), (float)((i32)b >> 16)));
-}
 
 /// Brings minima and sums of `units` units from `unit` on into shared memory.
 template <class Codec, u32 ROWS>
@@ -56,11 +48,9 @@ DEVICE void fetch_minima(u8* shared, u8* free, const Table* table, Acts acts, u3
         if (row >= ROWS) break;
         u64 from = table->from[row] * (u64)(k / 256) + unit + at;
         ((float*)(shared + LEAST_SCALES_AT))[at * TILE_ROWS + row] = acts.scales[from];
-        uint4 low = load16(acts.sums + 16 * from), high = load16(acts.sums + 16 * from + 8);
-        uint2 a = halves_of_sums(low.x, low.y), b = halves_of_sums(low.z, low.w), c = halves_of_sums(high.x, high.y), d = halves_of_sums(high.z, high.w);
         u8* to = free + (at * TILE_ROWS + row) * 32;
-        *(uint4*)(to + swizzled_half(0, row)) = make_uint4(a.x, b.x, c.x, d.x);
-        *(uint4*)(to + swizzled_half(1, row)) = make_uint4(a.y, b.y, c.y, d.y);
+        *(uint4*)(to + swizzled_half(0, row)) = load16(acts.halves + 16 * from);
+        *(uint4*)(to + swizzled_half(1, row)) = load16(acts.halves + 16 * from + 8);
     }
 }
 
@@ -111,8 +101,11 @@ DEVICE void subtract_minima(u8* shared, u8* free, const Table* table, Acts acts,
     for (u32 unit = 0; unit < k / 256; unit += MINIMA_UNITS) {
         u32 units = ::least(k / 256 - unit, MINIMA_UNITS);
         sync_block();
-        fetch_minima<Codec, 8 * TILES * ROW_WARPS>(shared, free, table, acts, k, unit, units);
-        sync_block();
+        // those of GROUPED are there
+        if (!GROUPED || unit > 0) {
+            fetch_minima<Codec, 8 * TILES * ROW_WARPS>(shared, free, table, acts, k, unit, units);
+            sync_block();
+        }
 #pragma unroll 1
         for (u32 at = 0; at < units; at++) multiply_minima<TILES>(shared, free, at, least);
     }

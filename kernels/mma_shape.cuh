@@ -76,6 +76,8 @@ constexpr u32 MINIMA = sub_of<C>() == 32 ? 8 : 16;
 constexpr u32 MINIMA_UNITS = MINIMA == 8 ? 8 : 4;
 /// Bytes of theirs an output and a row have: minima, their factors; scales.
 constexpr u32 MINIMA_OUTPUT = (2 * MINIMA + 4) * MINIMA_UNITS, MINIMA_ROW = 4 * MINIMA_UNITS;
+/// Bytes of sums that a row has in a place of their own: those of the first units come while codes are multiplied.
+constexpr u32 HALVES_ROW = C::MINIMA && GROUPED ? 32 * MINIMA_UNITS : 0;
 /// Copies of the codes.
 constexpr u32 PLANES = FOLD == 2 ? 2 : 1;
 /// Scales of a unit of a row of activations; 8 of which 12 keep banks apart.
@@ -84,7 +86,7 @@ constexpr u32 ACT_SCALES = C::WIDE ? 1 : 12;
 /// What a tile takes, without what does not depend on its size.
 DEVICE constexpr u32 bytes_of(u32 outputs, u32 rows, u32 buffers) {
     u32 weights = DIRECT ? (C::MINIMA ? MINIMA_OUTPUT : 0) : 256 * PLANES + (FOLD ? 0 : 4 * GROUPS) + 4;
-    return outputs * (weights + RAW_BUFFERS * RAW_STRIDE + 16) + rows * (buffers * (256 + 4 * ACT_SCALES) + 2 * 16 + 4 + (DIRECT && C::MINIMA ? MINIMA_ROW : 0));
+    return outputs * (weights + RAW_BUFFERS * RAW_STRIDE + 16) + rows * (buffers * (256 + 4 * ACT_SCALES) + 2 * 16 + 4 + (DIRECT && C::MINIMA ? MINIMA_ROW : 0) + HALVES_ROW);
 }
 DEVICE constexpr bool fits(u32 outputs, u32 rows, u32 buffers) { return bytes_of(outputs, rows, buffers) + 256 <= SHARED_MAX; }
 
@@ -137,7 +139,8 @@ constexpr u32 PLANE_BYTES = 256 * TILE_OUTPUTS;
 constexpr u32 BUFFER_BYTES = 256 * TILE_ROWS;
 constexpr u32 WEIGHTS_AT = 0;                                                   // [PLANES, TILE_OUTPUTS, 256] i8; plane 1: u8
 constexpr u32 ACTS_AT = WEIGHTS_AT + (DIRECT ? (C::MINIMA ? MINIMA_OUTPUT * TILE_OUTPUTS + MINIMA_ROW * TILE_ROWS : 0) : PLANES * PLANE_BYTES); // [ACT_BUFFERS, TILE_ROWS, 256] i8 (GROUPED: mma_group.cuh)
-constexpr u32 SCALES_AT = ACTS_AT + ACT_BUFFERS * BUFFER_BYTES;                 // [GROUPS / 4, TILE_OUTPUTS, 4] i32 (WIDE, FOLD 0), f32 (not WIDE)
+constexpr u32 HALVES_AT = ACTS_AT + ACT_BUFFERS * BUFFER_BYTES;                 // [MINIMA_UNITS, TILE_ROWS, 16] f16 (GROUPED, MINIMA)
+constexpr u32 SCALES_AT = HALVES_AT + HALVES_ROW * TILE_ROWS;                   // [GROUPS / 4, TILE_OUTPUTS, 4] i32 (WIDE, FOLD 0), f32 (not WIDE)
 constexpr u32 FACTORS_AT = SCALES_AT + (FOLD || DIRECT ? 0 : 4 * GROUPS * TILE_OUTPUTS);  // [TILE_OUTPUTS] f32 (WIDE)
 constexpr u32 ACT_SCALES_AT = FACTORS_AT + (DIRECT ? 0 : 4 * TILE_OUTPUTS);                    // [ACT_BUFFERS, TILE_ROWS, ACT_SCALES] f32
 constexpr u32 TABLES_AT = ACT_SCALES_AT + ACT_BUFFERS * 4 * ACT_SCALES * TILE_ROWS; // [2] Table
@@ -151,6 +154,8 @@ static_assert(RAW_AT % 16 == 0 && TABLES_AT % 16 == 0 && TILE_BYTES <= SHARED_MA
 
 /// Where chunk `c` of the 16 of a row lies.
 DEVICE u32 swizzled(u32 c, u32 row) { return c ^ (row & 7) ^ ((row & 1) << 2) ^ ((c >> 3) << 1); }
+/// Where half `c` of a row of 32 bytes lies.
+DEVICE u32 swizzled_half(u32 c, u32 row) { return 16 * (c ^ (row >> 2 & 1)); }
 /// One of four numbers.
 DEVICE float part_of(float4 four, u32 i) { return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w; }
 /// An address with some of its bits turned.
@@ -161,11 +166,11 @@ DEVICE T* turned(T* at, u32 bits) { return (T*)((u64)at ^ bits); }
 template <int TILES>
 struct Share { float at[OUTPUT_TILES][TILES][4]; };
 
-/// Rows that are computed where `rows` count: as a `Share` holds them.
+/// Rows that are computed where `rows` count: as a `Share` holds them. GROUPED has one more between the two largest.
 DEVICE u32 room_for(u32 rows) {
     u32 room = 16 * ROW_WARPS;
     while (room < rows) room *= 2;
-    return room;
+    return GROUPED && room == 128 * ROW_WARPS && rows <= 96 * ROW_WARPS ? 96 * ROW_WARPS : room;
 }
 
 /// Outputs and rows of the block that this lane's results begin with.

@@ -27,31 +27,31 @@
 #include "mma_multiply.cuh"
 #include "mma_unpack.cuh"
 
-/// `store(at, j, e)` for the rows of this lane that count, whose results are `[.][j][e]` and `[.][j][e + 2]` of a `Share`: `at` is the row in `out`, rows of
-/// which are `stride` apart.
+/// `store(at, j, e, on)` for the rows of this lane, whose results are `[.][j][e]` and `[.][j][e + 2]` of a `Share`: `at` is the row in `out`, rows of which are
+/// `stride` apart; it counts if `on` holds.
 template <int TILES, class Store>
 DEVICE void each_row(const Table* table, float* out, u32 stride, Store store) {
+    u32 first = lane_row<TILES>(), left = table->rows - least(first, table->rows);
+    // read before anything is stored: what is stored might be the table, as far as the compiler knows
+    uint2 to[TILES];
+#pragma unroll
+    for (int j = 0; j < TILES; j++) to[j] = *(const uint2*)(table->to + first + 8 * j);
 #pragma unroll
     for (int j = 0; j < TILES; j++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            u32 row = lane_row<TILES>() + 8 * j + e;
-            if (row >= table->rows) continue;
-            store(out + (u64)table->to[row] * stride, j, e);
-        }
+        for (int e = 0; e < 2; e++) store((float*)((u64)out + (u64)(e ? to[j].y : to[j].x) * (4 * stride)), j, e, (u32)(8 * j + e) < left);
 }
 
 /// Stores what counts of the results: rows of `out` are `stride` apart and have `outputs` outputs.
 template <int TILES>
 DEVICE void store_share(const Table* table, const Share<TILES>& share, float* out, u32 outputs, u32 stride) {
     u32 output = table->output + lane_output();
-    each_row<TILES>(table, out, stride, [&](float* to, int j, int e) {
-        float* at = to + output;
+    each_row<TILES>(table, out + output, stride, [&](float* at, int j, int e, bool on) {
 #pragma unroll
         for (int i = 0; i < OUTPUT_TILES; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                if (output + 16 * i + 8 * h < outputs) at[16 * i + 8 * h] = share.at[i][j][e + 2 * h];
+                if (on && output + 16 * i + 8 * h < outputs) at[16 * i + 8 * h] = share.at[i][j][e + 2 * h];
     });
 }
 
@@ -107,9 +107,18 @@ struct Walk {
     }
 
     __device__ __forceinline__ void fetch(const Table* table, u32 unit, u32 turn) {
+#if GROUPED_CODE
+        if constexpr (GROUPED) return fetch_weights_grouped(shared, table, unit, turn % RAW_BUFFERS);
+#endif
         fetch_weights(shared, table, work.k, unit, turn % RAW_BUFFERS);
     }
     __device__ __forceinline__ void fetch_rows(const Table* table, u32 unit, u32 turn) {
+#if GROUPED_CODE
+        if constexpr (GROUPED) {
+            fetch_acts_grouped<0>(shared, table, work.acts, work.k, unit, turn % 2, table->room);
+            return fetch_acts_grouped<1>(shared, table, work.acts, work.k, unit, turn % 2, table->room);
+        }
+#endif
         fetch_acts(shared, table, work.acts, work.k, unit, turn % ACT_BUFFERS, table->room);
     }
 
@@ -167,16 +176,35 @@ struct Walk {
                 if (on) work.settle(shared, number + 1, tile + stride);
                 sync_block();
             }
-            if (!last || on) {
-                fetch(on ? next : table, on ? 0 : unit + 1, turn + 1);
-                if (ACT_BUFFERS == 2) fetch_rows(on ? next : table, on ? 0 : unit + 1, turn + 1);
+            // what comes next: of the same tile or of the next one
+            const bool wanted = !last || on;
+            const Table* from = on ? next : table;
+            const u32 coming = on ? 0 : unit + 1;
+#if GROUPED_CODE
+            if constexpr (GROUPED) {
+                multiply_grouped<C, TILES>(shared, table, turn % 2, unit, share, [&](u32 part) {
+                    if (C::MINIMA && part == 0) {
+                        if (unit < MINIMA_UNITS) fetch_sums(shared, table, work.acts, k, unit, table->room);
+                        copy_commit();
+                    }
+                    if (part == 1 && wanted) fetch_weights_grouped(shared, from, coming, (turn + 1) % 2);
+                    if (part == 2 && wanted) fetch_acts_grouped<0>(shared, from, work.acts, k, coming, (turn + 1) % 2, from->room);
+                    if (part == 3) {
+                        if (wanted) fetch_acts_grouped<1>(shared, from, work.acts, k, coming, (turn + 1) % 2, from->room);
+                        if (unit == 0 && !last && more()) ask();
+                        copy_commit();
+                    }
+                });
+                turn++;
+                continue;
+            }
+#endif
+            if (wanted) {
+                fetch(from, coming, turn + 1);
+                if (ACT_BUFFERS == 2) fetch_rows(from, coming, turn + 1);
             }
             if (unit == 0 && !last && more()) ask();
             copy_commit();
-#if GROUPED_CODE
-            if constexpr (GROUPED) multiply_grouped<C, TILES>(shared, table, turn % 2, unit, share);
-            else
-#endif
             if constexpr (DIRECT && FOLD == 2) multiply_planes<C, TILES>(shared, table, turn % 2, unit, share);
             else if constexpr (DIRECT) multiply_direct<C, TILES>(shared, turn % 2, share);
             else if constexpr (C::WIDE) multiply_wide<C, TILES>(shared, turn % ACT_BUFFERS, share);
@@ -189,8 +217,11 @@ struct Walk {
             }
         }
         if constexpr (!C::WIDE) join<TILES>(chains, share);
-        if constexpr (C::MINIMA && C::WIDE)
-            subtract_minima<C, TILES>(shared, shared + ACTS_AT + (turn - 1) % ACT_BUFFERS * BUFFER_BYTES, table, work.acts, k, share);
+        if constexpr (C::MINIMA && C::WIDE) {
+            // the sums that came beside the last unit; what was asked for after them may still be under way
+            copy_wait<1>();
+            subtract_minima<C, TILES>(shared, shared + (GROUPED ? HALVES_AT : ACTS_AT + (turn - 1) % ACT_BUFFERS * BUFFER_BYTES), table, work.acts, k, share);
+        }
         if constexpr (C::MINIMA && !C::WIDE) add_minima<C, TILES>(shared, table, work.acts, k, share);
         work.template store<TILES>(table, share);
         if (units == 1 && more()) {
@@ -216,6 +247,7 @@ DEVICE void walk(u8* shared, Work work) {
         if (room == 16 * ROW_WARPS) at.template run<2>();
         else if (room == 32 * ROW_WARPS) at.template run<ROW_TILES < 4 ? 2 : 4>();
         else if (room == 64 * ROW_WARPS) at.template run<ROW_TILES < 8 ? ROW_TILES : 8>();
+        else if (GROUPED && room == 96 * ROW_WARPS) at.template run<ROW_TILES < 12 ? ROW_TILES : 12>();
         else at.template run<ROW_TILES>();
         if (!at.more()) return;
         at.tile += at.stride;

@@ -22,8 +22,7 @@ DEVICE void fetch_weights(u8* shared, const Table* table, u32 k, u32 unit, u32 b
 /// Asks for the codes and scales of a unit of the first `room` rows, a multiple of 16.
 DEVICE void fetch_acts(u8* shared, const Table* table, Acts acts, u32 k, u32 unit, u32 buffer, u32 room) {
     u32 values = least(k - 256 * unit, 256u), c = threadIdx.x % 4;
-    u8* grouped = shared + ACTS_AT + buffer * BUFFER_BYTES;
-    u8* to = grouped + threadIdx.x / 4 * 256 + 16 * swizzled(c, threadIdx.x / 4);
+    u8* to = shared + ACTS_AT + buffer * BUFFER_BYTES + threadIdx.x / 4 * 256 + 16 * swizzled(c, threadIdx.x / 4);
 #pragma unroll
     for (u32 pass = 0; pass < (TILE_ROWS + PASS - 1) / PASS; pass++) {
         u32 row = pass * PASS + threadIdx.x / 4;
@@ -31,9 +30,7 @@ DEVICE void fetch_acts(u8* shared, const Table* table, Acts acts, u32 k, u32 uni
         const u8* from = (const u8*)table->codes[row] + 256 * unit + 16 * c;
 #pragma unroll
         for (u32 four = 0; four < 16; four += 4)
-            if constexpr (GROUPED)
-                copy16_async(grouped + (four & 8) * (TILE_ROWS * 16) + 16 * ((four & 4 | c) ^ row % 8) + row * 128, from + 16 * four);
-            else if (C::WIDE || 16 * (four + c) < values)
+            if (C::WIDE || 16 * (four + c) < values)
                 copy16_async(turned(to, 16 * (four & 4 | four >> 3 << 1)) + 16 * (four & 8) + pass * (PASS * 256), from + 16 * four);
     }
     float* scales = (float*)(shared + ACT_SCALES_AT) + buffer * (ACT_SCALES * TILE_ROWS);

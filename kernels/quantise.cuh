@@ -80,7 +80,9 @@ DEVICE void store256(Acts256 to, u32 row, u32 k, u32 first, const float x[8]) {
     u64 at = (u64)row * k + first;
     *(uint2*)(to.codes + at + 8 * lane) = make_uint2(codes[0], codes[1]);
     if (lane % 2 == 0) {
-        to.sums[at / 16 + lane / 2] = (i16)sum;
+        u32 j = lane / 2;
+        to.sums[at / 16 + j] = (i16)sum;
+        to.halves[at / 16 + j / 2 + j % 2 * 8] = float_to_half((float)sum);
     }
     if (lane == 0) {
         to.scales[at / 256] = d;

@@ -20,6 +20,8 @@ pub(super) struct Acts {
     pub(super) scales: u64,
     /// `[rows, K / 16]` or `[rows, K / 32] i16`
     pub(super) sums: u64,
+    /// `[rows, K / 16] f16`, the same sums, the even ones of every 16 first; or none.
+    pub(super) halves: u64,
 }
 
 /// Both forms of one set of rows.
@@ -32,32 +34,39 @@ pub(super) struct Forms {
 /// Where forms lie in a plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FormPlan {
-    wide: [usize; 3],
-    narrow: [usize; 3],
+    wide: [usize; 4],
+    narrow: [usize; 4],
 }
 
 impl FormPlan {
     /// Room for `rows` rows of up to `k` values in the forms of `forms`.
     pub(super) fn new(plan: &mut Plan, rows: usize, k: usize, forms: u32) -> Self {
         let k = k.next_multiple_of(256);
-        let mut three = |wanted: bool, block: usize, sums: usize| {
+        let mut four = |wanted: bool, block: usize, sums: usize, halves: usize| {
             if !wanted {
-                return [0; 3];
+                return [0; 4];
             }
-            [rows * k, 4 * rows * (k / block), 2 * rows * (k / sums)].map(|bytes| plan.take(bytes))
+            [
+                rows * k,
+                4 * rows * (k / block),
+                2 * rows * (k / sums),
+                2 * rows * halves,
+            ]
+            .map(|bytes| plan.take(bytes))
         };
         Self {
-            wide: three(forms & mask::WIDE != 0, 256, 16),
-            narrow: three(forms & mask::NARROW != 0, 32, 32),
+            wide: four(forms & mask::WIDE != 0, 256, 16, k / 16),
+            narrow: four(forms & mask::NARROW != 0, 32, 32, 0),
         }
     }
 
     /// The forms in memory that begins at `base`.
     pub(super) fn at(self, base: u64) -> Forms {
-        let acts = |[codes, scales, sums]: [usize; 3]| Acts {
+        let acts = |[codes, scales, sums, halves]: [usize; 4]| Acts {
             codes: base + codes as u64,
             scales: base + scales as u64,
             sums: base + sums as u64,
+            halves: base + halves as u64,
         };
         Forms {
             wide: acts(self.wide),
