@@ -81,8 +81,8 @@ DEVICE u32 known_here(u32 x) {
 /// Asks for the raw weights of a unit.
 DEVICE void fetch_weights_grouped(u8* shared, const Table* table, u32 unit, u32 buffer) {
     constexpr u32 STEP = TILE_THREADS / 8, PASSES = TILE_OUTPUTS / STEP;
-    // what is behind 128 bytes
-    constexpr u32 REST = HULL - 8, LANES = REST > 4 ? 8 : REST > 2 ? 4 : REST;
+    // what is behind 128 bytes: there is some in types that are multiplied in this way
+    constexpr u32 REST = HULL > 8 ? HULL - 8 : 1, LANES = REST > 4 ? 8 : REST > 2 ? 4 : REST;
     constexpr u32 REST_STEP = TILE_THREADS / LANES, REST_PASSES = (TILE_OUTPUTS + REST_STEP - 1) / REST_STEP;
     u32 thread = known_here(threadIdx.x), c = thread % 8, d = 8 + thread % LANES;
     u64 starts[PASSES], rests[REST_PASSES];

@@ -11,7 +11,7 @@
 //
 // `route`        grid ceil(rows / ROUTE_ROWS), ROUTE_THREADS threads: a warp a row up to 1024 experts, else a block a row that works on `logits` in place.
 // `route_group`  at most 16 rows and 1024 experts: one block of 32 * rows threads does both (rows: as many as
-//                the launch is for; there are logits for all of them). Static shared memory: 128 USED + 80 bytes.
+//                the launch is for; there are logits for all of them). Static shared memory: 128 USED + 2128 bytes.
 // `group`        any number of rows: a block of 256 threads an expert looks through all ids; the last one to finish makes the list of groups.
 //                `expert_rows [EXPERTS]` u32 is scratch, `done [1]` u32 is 0 before and after.
 // Counts are read from the device; rows beyond them leave at once.
@@ -136,7 +136,7 @@ DEVICE void softmax_share(float p[SHARE]) {
 }
 
 /// Routes the row whose logits the warp holds, and writes its choices if it is `live`. In shared memory, the warp's own: `keys [USED]`, which
-/// gets expert << 16 | place (in `route` only the expert counts), and a word to spare.
+/// gets expert << 16 | place (in `route` only the expert counts), and a word of the thread's own to spare.
 DEVICE void route_share(float p[SHARE], const float* bias, u32 normalise, float scale, u32 row, bool live, Choices choices, u32* keys, u32* spare) {
     u32 lane = lane_of();
     if (GATING == GATING_SOFTMAX) {
@@ -186,15 +186,15 @@ DEVICE void route_share(float p[SHARE], const float* bias, u32 normalise, float 
 }
 
 KERNEL_MIN(ROUTE_THREADS, 1) route(const float* logits, const float* bias, u32 normalise, float scale, Choices choices, Rows rows) {
-    SHARED(u32, keys, ROUTE_ROWS * (USED + 1));
+    SHARED(u32, keys, ROUTE_ROWS * USED);
+    SHARED(u32, spare, ROUTE_THREADS);
     wait_for_previous();
     release_next();
     u32 row = blockIdx.x * ROUTE_ROWS + warp_of();
     if (row >= rows.counts[0]) return;
     float p[SHARE];
     load_logits(logits + (u64)row * EXPERTS, p);
-    u32* own = keys + warp_of() * (USED + 1);
-    route_share(p, bias, normalise, scale, row, true, choices, own, own + USED);
+    route_share(p, bias, normalise, scale, row, true, choices, keys + warp_of() * USED, spare + threadIdx.x);
 }
 
 /// One block: a warp a row, then a thread a place.
@@ -202,6 +202,7 @@ KERNEL_MIN(512, 1) route_group(const float* logits, const float* bias, u32 norma
     SHARED(u32, keys, 16 * USED + 4); // expert in the high half, place in the low
     SHARED(u32, sorted, 16 * USED);
     SHARED(u32, heads, 16);
+    SHARED(u32, spare, 512);
     wait_for_previous();
     release_next();
     u32 row = warp_of(), lane = lane_of(), thread = threadIdx.x;
@@ -209,7 +210,7 @@ KERNEL_MIN(512, 1) route_group(const float* logits, const float* bias, u32 norma
     u32 live = least(rows.counts[0], blockDim.x / 32);
     load_logits(logits + (u64)row * EXPERTS, p);
     // a row beyond the live ones takes part until it would be written: so the logits need not wait for the count
-    route_share(p, bias, normalise, scale, row, row < live, choices, keys + row * USED, heads + row);
+    route_share(p, bias, normalise, scale, row, row < live, choices, keys + row * USED, spare + thread);
     // behind the keys of live rows: the greatest there is
     if (row >= live && lane < USED) keys[row * USED + lane] = 0x7fffffff;
     if (thread < 4) keys[blockDim.x / 32 * USED + thread] = 0x7fffffff;
