@@ -138,7 +138,7 @@ impl Replay {
         self.run(&mut *name.policy(&self.sizes), capacity)
     }
 
-    /// The best that anybody could make of a capacity who knows what comes, as far as decoding goes. See [`oracle`].
+    /// The best that anybody could make of a capacity who knows what comes, as far as decoding goes: the fewest bytes of decoding are missed.
     pub fn oracle(&self, capacity: u64) -> Tally {
         oracle::run(&self.visits, &self.sizes, capacity)
     }

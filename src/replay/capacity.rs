@@ -34,7 +34,7 @@ pub enum CapacityError {
         got: f64,
     },
     /// Not even one token's experts fit.
-    #[error("a capacity of {} ({got} bytes) is less than the experts of one token take: {} would do, which are {least} bytes or {percent:.1}% of all", bytes(*got), bytes(*least))]
+    #[error("a capacity of {} ({got} bytes) is less than the experts of one token take: at least {least} bytes or {percent:.1}% of all are needed ({})", bytes(*got), bytes(*least))]
     TooSmall {
         /// **Units**: bytes. What was asked for.
         got: u64,

@@ -7,6 +7,9 @@ use super::{Policy, Wanted, ranking::Ranking, score::Score};
 use crate::residency::{ExpertId, ExpertSizes, Residents};
 
 /// What [`Guarded`] goes by.
+///
+/// **Source**: of a trace of 6,000 tokens of the bundled model (2026-11-30), half-lives from 32 to 512, recency from 0 to 4 and 2 to 8 replacements hit within half a
+/// point of each other, at any capacity: what is there by default lies in the middle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guard {
     /// **Units**: decode windows. After so many a use counts half.
