@@ -90,6 +90,13 @@ pub struct MatrixSource {
     pub rows: Range<usize>,
 }
 
+impl MatrixSource {
+    /// **Units**: bytes. What it takes in its file.
+    pub fn bytes(&self) -> u64 {
+        (self.rows.len() * self.tensor.row_bytes()) as u64
+    }
+}
+
 /// The same matrix of every expert of a layer.
 #[derive(Clone, Debug)]
 pub struct ExpertSource {
@@ -120,6 +127,23 @@ pub struct Needs {
     pub shared_widths: Vec<usize>,
     /// Width of a row of logits.
     pub vocab: usize,
+    /// The layers of the trunk that have experts, in their order.
+    pub expert_layers: Vec<ExpertLayer>,
+    /// **Units**: bytes. Weights of the trunk that every row reads: all but the experts it chooses among.
+    pub common_bytes: u64,
+}
+
+/// A layer's experts, as weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertLayer {
+    /// Which layer of the model.
+    pub layer: usize,
+    /// How many experts.
+    pub experts: usize,
+    /// How many of them a row uses.
+    pub used: usize,
+    /// **Units**: bytes. Gate, up and down projections of one expert.
+    pub expert_bytes: u64,
 }
 
 /// How much of everything a backend shall hold.

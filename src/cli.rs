@@ -6,7 +6,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::settings::written::{ModelWritten, ServerWritten};
+use crate::{
+    replay::{Capacity, PolicyName},
+    settings::written::{ModelWritten, ServerWritten},
+};
 
 mod chat;
 mod failure;
@@ -15,6 +18,7 @@ mod key;
 mod logging;
 mod output;
 mod plan;
+mod replay;
 mod run;
 mod serve;
 mod signals;
@@ -83,6 +87,13 @@ enum Command {
     /// download it.
     #[command(after_long_help = synth::EXAMPLES)]
     Synth(SynthArgs),
+    /// Tell how fast a model would be where memory holds only some of its experts
+    ///
+    /// Runs placement policies over a trace that `serve` or `run` has recorded with `--trace`, for every capacity: how often the experts that rows
+    /// choose would be in fast memory, how many bytes a token would wait for, and how many tokens a second that makes. Two bounds stand beside
+    /// them: an oracle that knows the future, and no experts in fast memory at all.
+    #[command(after_long_help = replay::EXAMPLES)]
+    Replay(ReplayArgs),
     /// Make an API key for somebody
     ///
     /// The key goes to standard output, once: it is kept nowhere. The lines for the settings file that --config names go to standard error; they hold the
@@ -171,6 +182,29 @@ struct SynthArgs {
 }
 
 #[derive(Debug, Args)]
+struct ReplayArgs {
+    /// Trace that `--trace` has written
+    trace: PathBuf,
+    /// Fast memory that experts may take, separated by commas, as in 8GiB,25% [default: from one token's experts to all]
+    ///
+    /// A share is of all experts. Less than the experts of one token is refused with the number that would do.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
+    capacity: Vec<Capacity>,
+    /// Who stays in fast memory, separated by commas [default: all policies]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
+    policy: Vec<PolicyName>,
+    /// GB/s of the memory that holds experts and everything else [default: 60]
+    #[arg(long, value_name = "GB/S", value_parser = replay::speed)]
+    dram: Option<f64>,
+    /// GB/s of what all other experts are fetched over: a drive, or the bus to a device [default: 6]
+    #[arg(long, value_name = "GB/S", value_parser = replay::speed)]
+    link: Option<f64>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
 struct KeyArgs {
     /// Whose key it is; appears in the log and in metrics
     name: String,
@@ -193,6 +227,7 @@ pub fn main(bundled: &'static [u8]) -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Plan(args) => plan::plan(args, bundled),
         Command::Synth(args) => synth::synth(&args),
+        Command::Replay(args) => replay::replay(&args),
         Command::Key(args) => key::key(&args),
     };
     match done {

@@ -31,6 +31,8 @@
 //! | [`backend`] | what ops ask of a machine |
 //! | [`cpu`] | the CPU as one: worker pool, kernels by instruction set, attention, delta net, routing |
 //! | [`cuda`] | a CUDA device as one: found at run time; `kernels/*.cu`, compiled for the device and the model's shape, and kept on disk |
+//! | [`trace`], [`replay`] | which experts every row chose, recorded; placement policies run over it in simulated time |
+//! | [`residency`] | which experts lie in fast memory: its books, and the policies that say who comes and goes |
 //! | [`ledger`] | the memory plan, made before the first allocation |
 //! | [`http`], [`settings`], [`cli`] | the API, the settings, the program |
 //! | [`synth`], [`inspect`] | synthetic model files; what a file holds |
@@ -42,6 +44,10 @@
 //! chunks of the other prompts; before every slice the schedule asks whether one more would make a stream wait for longer than two and a half of its own windows, by what slices
 //! and windows have taken so far ([`engine::costs`]), and if so a decode window comes first. In a layer of experts the rows are grouped by expert, and each expert's weights are read once for all its
 //! rows. Only rows that need logits go through the head, and what the sampler asks of them (the likeliest token, the likeliest few, everything) travels with the row.
+//!
+//! What the router chooses can be recorded ([`trace`]): the CPU backend hands every layer's choices to a recorder, which packs them and gives them to a thread that writes; what
+//! finds that thread behind is dropped and counted. [`replay`] runs the policies of [`residency::policy`] over such a trace. A policy is pure: it is told what a window wants in a
+//! layer and answers by inserting and evicting, so the same one can be replayed and can place experts.
 //!
 //! On a device a slice is enqueued and the host waits for the one before it, so no more than two are ever queued there. A decode window of few rows is one **graph**: its launches are
 //! recorded once for each number of rows and length of context, both rounded up, and replayed. Which rows, positions and pages it is about the kernels read from tables
@@ -66,7 +72,7 @@
 //!
 //! **Request**: what a client sent. **Sequence**: its tokens, pages, recurrent state and sampler. **Slot**: a place for an active sequence. **Row**: one position of one sequence to be
 //! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Lane**: which of the two passes that may be under way. **Slice**: what a pass advances by, a layer as a rule.
-//! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **TTFT**: time to first token. **ITL**: time between tokens.
+//! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **Resident**: in fast memory, of an expert. **Visit**: what one window wants of one layer's experts. **Hit, miss**: a row's choice that is resident, or is not. **TTFT**: time to first token. **ITL**: time between tokens.
 
 pub mod backend;
 pub mod cli;
@@ -82,9 +88,12 @@ pub mod model;
 pub mod op;
 pub mod pipelines;
 pub mod quant;
+pub mod replay;
+pub mod residency;
 pub mod sampler;
 pub mod settings;
 pub mod stage;
 pub mod synth;
 pub mod template;
 pub mod token;
+pub mod trace;

@@ -70,6 +70,7 @@ impl<B: Backend> Model<B> {
             .collect::<Result<_, _>>()?;
         let norm = Norm::load(&mut from, "output_norm")?;
         let output = if from.has("output.weight") {
+            from.reads_one_row("token_embd.weight"); // the head has a matrix of its own
             Some(from.matrix("output.weight", width, vocab)?)
         } else {
             None

@@ -63,6 +63,8 @@ pub struct ModelSettings {
     pub kv: Option<KvType>,
     /// Queue, chunks, step log.
     pub engine: EngineSettings,
+    /// Where to record which experts are chosen.
+    pub trace: Option<PathBuf>,
 }
 
 /// Why settings cannot be used.
@@ -130,12 +132,15 @@ pub enum SettingsError {
         /// Largest allowed value.
         high: usize,
     },
+    /// Only the CPU backend knows what is chosen.
+    #[error("trace needs --backend cpu: on a device the choice of experts does not leave it")]
+    TraceOnDevice,
 }
 
 impl ModelSettings {
     /// Checks what was written.
     ///
-    /// **Errors**: [`SettingsError::OutOfRange`].
+    /// **Errors**: [`SettingsError::OutOfRange`], [`SettingsError::TraceOnDevice`].
     pub fn check(written: ModelWritten) -> Result<Self, SettingsError> {
         let defaults = EngineSettings::default();
         let threads = written
@@ -154,12 +159,16 @@ impl ModelSettings {
                 });
             }
         };
+        let backend = match written.backend {
+            None | Some(BackendWritten::Auto) => BackendChoice::Auto,
+            Some(BackendWritten::Cpu) => BackendChoice::Cpu,
+            Some(BackendWritten::Cuda) => BackendChoice::Cuda,
+        };
+        if backend == BackendChoice::Cuda && written.trace.is_some() {
+            return Err(SettingsError::TraceOnDevice);
+        }
         Ok(Self {
-            backend: match written.backend {
-                None | Some(BackendWritten::Auto) => BackendChoice::Auto,
-                Some(BackendWritten::Cpu) => BackendChoice::Cpu,
-                Some(BackendWritten::Cuda) => BackendChoice::Cuda,
-            },
+            backend,
             cuda: CudaSettings {
                 device: within("device", written.device.unwrap_or(0), 0, 255)?,
                 vram,
@@ -190,6 +199,7 @@ impl ModelSettings {
                 step_stats: written.step_stats,
                 ..defaults
             },
+            trace: written.trace,
         })
     }
 }

@@ -8,3 +8,5 @@ mod commands;
 mod events;
 #[path = "program/process.rs"]
 mod process;
+#[path = "program/replay.rs"]
+mod replay;

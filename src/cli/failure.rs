@@ -1,6 +1,6 @@
 //! How a command fails: one line that says what is wrong, one that says what to do, and an exit code.
 
-use std::{io, process::ExitCode};
+use std::{io, path::PathBuf, process::ExitCode};
 
 use metrics_exporter_prometheus::BuildError as MetricsError;
 
@@ -14,9 +14,11 @@ use crate::{
         start::{BuildError, Failed},
         text::TextError,
     },
+    replay::CapacityError,
     settings::{SettingsError, keys::KeyError},
     stage::tokenize::RequestError,
     synth::SynthError,
+    trace::error::TraceError,
 };
 
 /// Usage, settings or the model file are wrong.
@@ -83,6 +85,31 @@ pub(super) enum Failure {
         /// Why.
         source: getrandom::Error,
     },
+    /// Choices cannot be recorded there.
+    #[error("cannot write the trace {}: {source}", path.display())]
+    TraceFile {
+        /// As set.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A device is there, but what is chosen on one is not known.
+    #[error("--trace is set, and on {device} the choice of experts does not leave the device")]
+    TraceOnDevice {
+        /// Its name.
+        device: String,
+    },
+    /// A trace cannot be read.
+    #[error("{}: {source}", path.display())]
+    Trace {
+        /// The trace.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TraceError,
+    },
+    /// A capacity cannot be used.
+    #[error(transparent)]
+    Capacity(#[from] CapacityError),
     /// Reading or writing failed.
     #[error("{what}: {source}")]
     Io {
@@ -122,6 +149,10 @@ impl Failure {
             Self::Settings(_) | Self::Key(_) | Self::File(_) | Self::Text(_) | Self::Load(_) => {
                 USAGE
             }
+            Self::TraceFile { .. }
+            | Self::TraceOnDevice { .. }
+            | Self::Trace { .. }
+            | Self::Capacity(_) => USAGE,
             Self::Start(StartError::Build(BuildError::Load(_)) | StartError::Settings(_)) => USAGE,
             Self::Synth(
                 SynthError::Model { .. } | SynthError::Mix { .. } | SynthError::Layers { .. },
@@ -176,6 +207,7 @@ impl Failure {
                 "`tidegate inspect FILE` shows what a file holds; a download may be incomplete."
                     .into(),
             ),
+            Self::Trace { .. } => Some("`tidegate serve --trace FILE` or `tidegate run --trace FILE` writes one.".into()),
             Self::Engine { .. } => Some("Running answers were ended with an error. Start it again.".into()),
             Self::Request(RequestError::Engine(EngineError::PromptTooLong { .. })) => Some(
                 "--ctx makes room for longer prompts, up to what the model was made for.".into(),

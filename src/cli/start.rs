@@ -1,6 +1,6 @@
 //! Loading a model for a command: open, read its text side, start its engine, say so on standard error.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -12,6 +12,7 @@ use crate::{
     gguf::Gguf,
     model::{start, text::ModelText},
     settings::{BackendChoice, ModelSettings},
+    trace::recorder::Recorder,
 };
 
 /// How long an engine may take to end: it looks up after every layer, but a stuck one never does.
@@ -34,7 +35,7 @@ impl Loaded {
         let waiting = spinner(&id);
         let file = Arc::new(source.open()?);
         let text = ModelText::read(&file)?;
-        let (engine, stopper) = engine(&file, settings)?;
+        let (engine, stopper) = engine(&id, &file, settings)?;
         waiting.finish_and_clear();
         Ok(Self {
             id,
@@ -53,7 +54,11 @@ impl Loaded {
 }
 
 /// Starts the engine on the backend that the settings choose; `auto` says in one line why it does without a device that is there.
-fn engine(file: &Arc<Gguf>, settings: &ModelSettings) -> Result<(Handle, Stopper), Failure> {
+fn engine(
+    id: &str,
+    file: &Arc<Gguf>,
+    settings: &ModelSettings,
+) -> Result<(Handle, Stopper), Failure> {
     if settings.backend != BackendChoice::Cpu {
         match on_device(file, settings) {
             Ok(started) => return Ok(started),
@@ -66,12 +71,32 @@ fn engine(file: &Arc<Gguf>, settings: &ModelSettings) -> Result<(Handle, Stopper
         }
     }
     let cpu = cpu(settings);
-    Ok(start::start(file.clone(), move || Cpu::new(cpu), settings)?)
+    let recorder = recorder(id, settings)?;
+    let backend = move || match recorder {
+        None => Cpu::new(cpu),
+        Some(recorder) => Cpu::new(cpu).traced(recorder),
+    };
+    Ok(start::start(file.clone(), backend, settings)?)
+}
+
+fn recorder(id: &str, settings: &ModelSettings) -> Result<Option<Recorder>, Failure> {
+    let create = |path: &PathBuf| {
+        Recorder::create(path, id).map_err(|source| Failure::TraceFile {
+            path: path.clone(),
+            source,
+        })
+    };
+    settings.trace.as_ref().map(create).transpose()
 }
 
 fn on_device(file: &Arc<Gguf>, settings: &ModelSettings) -> Result<(Handle, Stopper), Failure> {
     let device = Device::open(settings.cuda.device)?;
     tracing::info!(device = %device.name, capability = device.capability, "CUDA device found");
+    if settings.trace.is_some() {
+        return Err(Failure::TraceOnDevice {
+            device: device.name.to_string(),
+        });
+    }
     let cuda = settings.cuda.clone();
     Ok(start::start(
         file.clone(),

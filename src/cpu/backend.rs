@@ -23,6 +23,7 @@ use crate::{
     ledger::{Place, scratch_row_bytes},
     model::window::{Rows, Window},
     quant,
+    trace::recorder::Recorder,
 };
 
 mod bandwidth;
@@ -62,6 +63,8 @@ pub struct Cpu {
     moved_bytes: u64,
     /// Windows still to come before the file counts as being in memory.
     cold_windows: u32,
+    /// Where choices of experts are recorded, if they are.
+    trace: Option<Box<Recorder>>,
 }
 
 /// In the first windows (the warm-up generation) experts are fetched from disk in one piece each, which is several times faster than by
@@ -134,7 +137,14 @@ impl Cpu {
             logits: Vec::new(),
             moved_bytes: 0,
             cold_windows: COLD_WINDOWS,
+            trace: None,
         }
+    }
+
+    /// Records which experts are chosen, from the first window to the end.
+    pub fn traced(mut self, recorder: Recorder) -> Self {
+        self.trace = Some(Box::new(recorder));
+        self
     }
 
     /// Workers, the computing thread included.
@@ -217,6 +227,9 @@ impl Backend for Cpu {
         self.row_numbers = (0..(room.rows * needs.experts_used.max(1)) as u32).collect();
         self.experts = ExpertScratch::new(needs, room.rows, self.pool.workers());
         self.logits = vec![0.0; room.logits_rows * needs.vocab];
+        if let Some(trace) = &mut self.trace {
+            trace.describe(needs);
+        }
         // the computing thread is worker 0; where it may not be bound it runs where it is
         let _ = self.pool.pin_caller();
         Ok(())
@@ -224,6 +237,13 @@ impl Backend for Cpu {
 
     fn residual(&mut self, rows: usize) -> Result<Vec<f32>, Infallible> {
         Ok(vec![0.0; rows * self.width])
+    }
+
+    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+        if let Some(trace) = &mut self.trace {
+            trace.enter(window.lane(), window.layer, window.rows());
+        }
+        Ok(())
     }
 
     const WEIGHTS: Place = Place::Mapped;
@@ -329,6 +349,9 @@ impl Backend for Cpu {
     fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
         let logits = self.acts.rows_mut(Act::Router, rows, shape.experts);
         self.experts.route(&self.pool, self.isa, logits, shape);
+        if let Some(trace) = &mut self.trace {
+            trace.chosen(self.experts.chosen(rows * shape.used));
+        }
         Ok(())
     }
 

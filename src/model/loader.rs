@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{
-        Act, Backend, ExpertSource, MatrixSource, Needs, RouteShape,
+        Act, Backend, ExpertLayer, ExpertSource, MatrixSource, Needs, RouteShape,
         shape::{AttentionShape, DeltaShape},
     },
     gguf::{Gguf, GgufError, Tensor},
@@ -167,15 +167,18 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.needs
     }
 
-    /// Loads with `load`, but plans no cache for it: for blocks that do not run.
+    /// Loads with `load`, but plans no cache for it and counts no reads: for blocks that do not run.
     pub(crate) fn without_caches<T>(
         &mut self,
         load: impl FnOnce(&mut Self) -> Result<T, LoadError>,
     ) -> Result<T, LoadError> {
         let (attention, delta) = (self.needs.attention.len(), self.needs.delta.len());
+        let (experts, common_bytes) = (self.needs.expert_layers.len(), self.needs.common_bytes);
         let loaded = load(self);
         self.needs.attention.truncate(attention);
         self.needs.delta.truncate(delta);
+        self.needs.expert_layers.truncate(experts);
+        self.needs.common_bytes = common_bytes;
         loaded
     }
 
@@ -207,6 +210,20 @@ impl<B: Backend> Loader<'_, B> {
     pub fn routes(&mut self, shape: RouteShape) {
         self.needs.experts_used = self.needs.experts_used.max(shape.used);
         put_once(&mut self.needs.routes, shape);
+        self.needs.expert_layers.push(ExpertLayer {
+            layer: self.layer,
+            experts: shape.experts,
+            used: shape.used,
+            expert_bytes: 0, // matrices follow
+        });
+    }
+
+    /// Of a matrix with so many rows, every row of a window reads one only.
+    pub(crate) fn reads_one_row(&mut self, name: &str) {
+        if let Some(tensor) = self.file.tensor(name) {
+            let unread = tensor.bytes - tensor.row_bytes();
+            self.needs.common_bytes = self.needs.common_bytes.saturating_sub(unread as u64);
+        }
     }
 
     /// The intermediate of an expert that is chosen is this wide.
@@ -604,10 +621,12 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn upload(&mut self, values: Vec<f32>) -> Result<B::Vector, LoadError> {
+        self.needs.common_bytes += 4 * values.len() as u64;
         self.backend.vector(values).map_err(refused::<B>)
     }
 
     fn place(&mut self, source: MatrixSource) -> Result<B::Matrix, LoadError> {
+        self.needs.common_bytes += source.bytes();
         self.backend
             .matrix(&self.file, source)
             .map_err(refused::<B>)
@@ -625,6 +644,10 @@ impl<B: Backend> Loader<'_, B> {
                 got: odd.tensor.ty,
                 expected,
             });
+        }
+        let here = self.needs.expert_layers.last_mut();
+        if let Some(layer) = here.filter(|layer| layer.layer == self.layer) {
+            layer.expert_bytes += source.experts[0].bytes();
         }
         self.backend
             .experts(&self.file, source)

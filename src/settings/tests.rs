@@ -47,6 +47,11 @@ fn wrong_settings_say_what_is_wrong() {
         "chunk-rows must be from 1 to 4096, got 0",
     );
     check(
+        &["--backend", "cuda"],
+        "trace = \"x\"",
+        "trace needs --backend cpu",
+    );
+    check(
         &["--max-gap-ms", "0"],
         "",
         "max-gap-ms must be from 1 to 60000, got 0",

@@ -85,6 +85,13 @@ pub struct ModelWritten {
     /// Each line says what the step did: kind, rows, slots, prompt rows, decode rows, milliseconds in all and by part, KV pages in use.
     #[arg(long, env = "TIDEGATE_STEP_STATS", value_name = "FILE")]
     pub step_stats: Option<PathBuf>,
+
+    /// Record which experts every token chose to this file
+    ///
+    /// `tidegate replay FILE` tells from it how fast the model would be where memory holds only some of its experts. The CPU computes
+    /// meanwhile: on a CUDA device the choice stays there.
+    #[arg(long, env = "TIDEGATE_TRACE", value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 }
 
 /// How the HTTP side behaves.
@@ -253,6 +260,7 @@ impl ModelWritten {
             max_gap_ms: self.max_gap_ms.or(file.max_gap_ms),
             queue: self.queue.or(file.queue),
             step_stats: self.step_stats.or(file.step_stats),
+            trace: self.trace.or(file.trace),
         }
     }
 }

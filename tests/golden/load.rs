@@ -64,6 +64,7 @@ pub(crate) fn settings(chunk_rows: usize, threads: Option<usize>, slots: usize) 
             chunk_rows: Some(chunk_rows),
             ..EngineSettings::default()
         },
+        trace: None,
     }
 }
 

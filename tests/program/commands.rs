@@ -10,7 +10,7 @@ use std::{
 use crate::process::{Serving, serve, tidegate};
 
 /// Runs it to its end; its code, standard output and standard error.
-fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+pub(crate) fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     parts(tidegate(arguments).output().expect("runs"))
 }
 
@@ -24,7 +24,7 @@ fn parts(output: Output) -> (Option<i32>, String, String) {
 }
 
 /// It ends with this code, and standard error says this.
-fn check(arguments: &[&str], code: i32, words: &[&str]) {
+pub(crate) fn check(arguments: &[&str], code: i32, words: &[&str]) {
     let (got, out, err) = run(arguments);
     assert_eq!(got, Some(code), "{arguments:?}: {out}{err}");
     for word in words {

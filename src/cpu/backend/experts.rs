@@ -95,6 +95,11 @@ impl ExpertScratch {
         );
     }
 
+    /// What the last [`route`](Self::route) chose, `[rows, used] u16`.
+    pub(super) fn chosen(&self, places: usize) -> &[u16] {
+        &self.ids[..places]
+    }
+
     pub(super) fn group(&mut self, rows: usize, shape: &RouteShape) {
         self.groups
             .fill(shape.experts, &self.ids[..rows * shape.used]);
