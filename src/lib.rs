@@ -88,6 +88,7 @@ pub mod model;
 pub mod op;
 pub mod pipelines;
 pub mod quant;
+mod record;
 pub mod replay;
 pub mod residency;
 pub mod sampler;

@@ -3,7 +3,6 @@
 //! Never makes the engine wait: a line that finds the channel full is dropped and counted.
 
 use std::{
-    fs::File,
     io::{self, BufWriter, Write},
     path::Path,
     sync::mpsc::{self, TryRecvError},
@@ -14,9 +13,13 @@ use std::{
 use serde::Serialize;
 
 use super::window::{Census, Parts};
+use crate::record;
 
 /// Lines that may wait for the writer: a second of very short windows.
 const LINES_WAITING_MAX: usize = 1024;
+
+/// What every line begins with.
+const LINE_BEGINS: &[u8] = b"{\"window\":";
 
 /// What is told about one window.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +37,9 @@ pub(super) struct StepLog {
 }
 
 impl StepLog {
-    /// Creates (or empties) the file and starts its writer.
+    /// Creates the file, or empties an earlier log, and starts its writer.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let file = BufWriter::new(File::create(path)?);
+        let file = BufWriter::new(record::create(path, LINE_BEGINS)?);
         let (sender, receiver) = mpsc::sync_channel(LINES_WAITING_MAX);
         let path = path.to_owned();
         let writer = thread::Builder::new()

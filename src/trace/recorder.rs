@@ -4,7 +4,6 @@
 //! channel full is dropped, and its number will be missing in the file.
 
 use std::{
-    fs::File,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     sync::mpsc::{self, TryRecvError},
@@ -12,13 +11,14 @@ use std::{
 };
 
 use super::{
-    Header, LANE_BIT, LAYER, PIECE_BYTES, SpanRows, WINDOW, WINDOW_AGAIN,
+    Header, LANE_BIT, LAYER, MAGIC, PIECE_BYTES, SpanRows, WINDOW, WINDOW_AGAIN,
     pack::{id_bits, put_ids, put_varint},
 };
 use crate::{
     backend::Needs,
     engine::executor::Lane,
     model::window::{RowSpan, Rows},
+    record,
 };
 
 /// Pieces that may wait for the writer: a second of very short windows, no more than 16 MiB or so.
@@ -62,9 +62,9 @@ struct LaneState {
 }
 
 impl Recorder {
-    /// Creates (or empties) the file and starts its writer. `name` is the model's id.
+    /// Creates the file, or empties an earlier trace, and starts its writer. `name` is the model's id.
     ///
-    /// **Errors**: the file cannot be written, or there is no thread to be had.
+    /// **Errors**: the file cannot be written, it holds something else, or there is no thread to be had.
     pub fn create(path: &Path, name: &str) -> io::Result<Self> {
         Ok(Self {
             name: name.to_owned(),
@@ -203,7 +203,7 @@ struct FileEnd {
 
 impl FileEnd {
     fn create(path: &Path) -> io::Result<Self> {
-        let file = BufWriter::new(File::create(path)?);
+        let file = BufWriter::new(record::create(path, &MAGIC)?);
         let (pieces, receiver) = mpsc::sync_channel(PIECES_WAITING_MAX);
         let (give_back, spares) = mpsc::sync_channel(PIECES_WAITING_MAX);
         let path = path.to_owned();
