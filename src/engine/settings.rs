@@ -63,7 +63,7 @@ pub enum SettingsError {
         least: usize,
     },
     /// The step log cannot be written.
-    #[error("cannot write the step log {}", path.display())]
+    #[error("cannot write the step log {}: {source}", path.display())]
     StepLog {
         /// Where it should be.
         path: PathBuf,
