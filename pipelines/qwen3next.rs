@@ -3,7 +3,7 @@
 use crate::{
     backend::{
         Backend,
-        shape::{Gating, HeadMap, QkNorm, RopePairs},
+        shape::{Activation, Gating, HeadMap, OutGate, QkNorm},
     },
     model::loader::{LoadError, Loader},
     op::{
@@ -19,9 +19,9 @@ use crate::{
 };
 
 const ATTENTION: AttentionKind = AttentionKind {
-    pairs: RopePairs::Halves,
     qk_norm: Some(QkNorm::PerHead),
     gated: true,
+    ..AttentionKind::PLAIN
 };
 
 /// x += mixer(norm(x)); x += experts(norm(x)) + gated shared expert. The mixer is full attention in every fourth layer and in
@@ -40,7 +40,7 @@ pub(super) fn hybrid<B: Backend>(
     let post_norm = Norm::load(from, &format!("{at}.post_attention_norm"))?;
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
-    let experts = Experts::load(from, at, chosen.experts)?;
+    let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
     Ok(if from.full_attention()? {
         let attention = Attention::load(from, at, ATTENTION)?;
         norm.then(attention)
@@ -52,7 +52,7 @@ pub(super) fn hybrid<B: Backend>(
             .then(Add)
             .block()
     } else {
-        let delta_net = DeltaNet::load(from, at, head_map)?;
+        let delta_net = DeltaNet::load(from, at, head_map, OutGate::Silu)?;
         norm.then(delta_net)
             .then(Add)
             .then(post_norm)

@@ -7,12 +7,14 @@ pub mod attention;
 pub mod backend;
 pub mod cores;
 pub mod delta_net;
+pub mod index;
 pub mod isa;
 pub mod kernels;
 pub mod kv;
 pub mod math;
 pub mod pool;
 pub mod route;
+pub mod table;
 #[cfg(test)]
 pub(crate) mod test_numbers;
 pub(crate) mod tile;

@@ -3,7 +3,7 @@
 //! Every output value is computed by one task in an order that depends on its row alone, so neither the number of workers nor the
 //! other rows of a window can change a bit of it.
 
-use std::{convert::Infallible, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use super::{
     cores::Cores,
@@ -11,12 +11,13 @@ use super::{
     kernels::{ActKind, Acts, KernelScratch},
     math,
     pool::Pool,
+    table::{Table, TableStats, Tables},
 };
 use crate::{
     backend::{
-        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, MatrixSource,
-        Needs, Room, RouteShape,
-        shape::{DeltaShape, KvShape, KvType},
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HeadNorm,
+        MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
+        shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
     engine::executor::Slot,
     gguf::Gguf,
@@ -27,13 +28,18 @@ use crate::{
 };
 
 mod bandwidth;
+mod error;
 mod experts;
 mod mixers;
+mod ngram;
 mod products;
+mod streams;
 mod weights;
 
+pub use error::CpuError;
 use experts::ExpertScratch;
 use mixers::Caches;
+use ngram::Ngrams;
 pub use weights::{Experts, Matrix};
 
 /// How the CPU is used.
@@ -47,7 +53,9 @@ pub struct CpuSettings {
 pub struct Cpu {
     pool: Pool,
     isa: Isa,
+    /// Of a stream of the residual.
     width: usize,
+    streams: usize,
     acts: Buffers,
     /// The rows of one buffer in the form that each [`ActKind`] asks for.
     quantised: Quantised,
@@ -57,6 +65,8 @@ pub struct Cpu {
     scratch: Vec<KernelScratch>,
     caches: Caches,
     experts: ExpertScratch,
+    ngrams: Ngrams,
+    tables: Tables,
     vocab: usize,
     /// `[logits_rows, vocab] f32`
     logits: Vec<f32>,
@@ -127,12 +137,15 @@ impl Cpu {
             pool,
             isa: Isa::detect(),
             width: 0,
+            streams: 1,
             acts: Buffers::default(),
             quantised: Quantised::default(),
             row_numbers: Vec::new(),
             scratch,
             caches: Caches::default(),
             experts: ExpertScratch::default(),
+            ngrams: Ngrams::default(),
+            tables: Tables::default(),
             vocab: 0,
             logits: Vec::new(),
             moved_bytes: 0,
@@ -161,6 +174,11 @@ impl Cpu {
     /// Bytes a second that the workers together read from memory, measured now.
     pub fn read_bandwidth(&self) -> f64 {
         bandwidth::measure(&self.pool)
+    }
+
+    /// What reading rows of a table has been like, where the model has one.
+    pub fn table_stats(&self) -> TableStats {
+        self.tables.stats()
     }
 
     /// Calls `row(index, values, worker)` for rows of `width` values of `out`, on the pool if that is worth it.
@@ -199,26 +217,70 @@ impl Backend for Cpu {
     const SLICES_AHEAD: usize = 0;
     const LANES_ALIKE: bool = true;
 
-    type Error = Infallible;
+    type Error = CpuError;
     type Matrix = Matrix;
     type Experts = Experts;
     type Vector = Vec<f32>;
     type Residual = Vec<f32>;
+    type Table = Arc<Table>;
 
-    fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, Infallible> {
+    fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, CpuError> {
         Ok(Matrix::new(file.clone(), source))
     }
 
-    fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, Infallible> {
+    fn table(
+        &mut self,
+        file: &Arc<Gguf>,
+        source: MatrixSource,
+        _shape: &NgramShape,
+    ) -> Result<Arc<Table>, CpuError> {
+        let table = Arc::new(Table::new(file.clone(), source));
+        self.tables.open(&table);
+        Ok(table)
+    }
+
+    fn begin(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+        let found = self.ngrams.find(window.rows());
+        if !found.is_empty() {
+            self.tables.ask(window.lane(), found);
+        }
+        Ok(())
+    }
+
+    fn read_streams(
+        &mut self,
+        window: &Window<Self>,
+        weights: &StreamWeights<Self>,
+    ) -> Result<(), CpuError> {
+        self.gather_streams(window, None, weights);
+        Ok(())
+    }
+
+    fn add_to_streams(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+        self.spread(window);
+        Ok(())
+    }
+
+    fn add_ngrams(
+        &mut self,
+        window: &mut Window<Self>,
+        weights: &NgramWeights<Self>,
+    ) -> Result<(), CpuError> {
+        self.ngrams(window, weights)
+    }
+
+    fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, CpuError> {
         Ok(Experts::new(file.clone(), source))
     }
 
-    fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, Infallible> {
+    fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CpuError> {
         Ok(values)
     }
 
-    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), Infallible> {
+    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), CpuError> {
         self.width = needs.residual;
+        self.streams = 1 + needs.more_streams;
+        self.ngrams = Ngrams::new(needs, room);
         self.vocab = needs.vocab;
         for (index, buffer) in self.acts.buffers.iter_mut().enumerate() {
             *buffer = vec![0.0; room.rows * needs.widths.at(index)];
@@ -235,11 +297,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn residual(&mut self, rows: usize) -> Result<Vec<f32>, Infallible> {
-        Ok(vec![0.0; rows * self.width])
+    fn residual(&mut self, rows: usize) -> Result<Vec<f32>, CpuError> {
+        Ok(vec![0.0; rows * self.streams * self.width])
     }
 
-    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
         if let Some(trace) = &mut self.trace {
             trace.enter(window.lane(), window.layer, window.rows());
         }
@@ -250,7 +312,7 @@ impl Backend for Cpu {
     const CACHES: Place = Place::Own;
 
     fn scratch_bytes(needs: &Needs, room: &Room) -> u64 {
-        let residual = 4 * needs.residual as u64;
+        let residual = 4 * (needs.residual * (1 + needs.more_streams)) as u64;
         scratch_row_bytes(needs) * room.rows as u64 + residual * room.decode_rows as u64
     }
 
@@ -263,32 +325,30 @@ impl Backend for Cpu {
     }
 
     fn close_gap(&mut self, residual: &mut Vec<f32>, gone: Range<usize>, count: usize) {
-        residual.copy_within(
-            gone.end * self.width..count * self.width,
-            gone.start * self.width,
-        );
+        let width = self.streams * self.width;
+        residual.copy_within(gone.end * width..count * width, gone.start * width);
     }
 
     fn reset(&mut self, slot: Slot) {
         self.caches.reset(slot);
     }
 
-    fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), Infallible> {
+    fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), CpuError> {
         let (rows, residual) = window.parts_mut();
-        for (row, token) in residual.chunks_exact_mut(self.width).zip(rows.tokens()) {
+        let all = self.streams * self.width;
+        for (row, token) in residual.chunks_exact_mut(all).zip(rows.tokens()) {
+            let (first, others) = row.split_at_mut(self.width);
             // ids are checked when a request is submitted; an id past the table would be a bug, not an input
-            quant::dequantise(table.ty(), table.row(*token as usize), row)
+            quant::dequantise(table.ty(), table.row(*token as usize), first)
                 .expect("a row of the table has the residual's width");
+            for other in others.chunks_exact_mut(self.width) {
+                other.copy_from_slice(first);
+            }
         }
         Ok(())
     }
 
-    fn norm(
-        &mut self,
-        window: &Window<Self>,
-        weight: &Vec<f32>,
-        eps: f32,
-    ) -> Result<(), Infallible> {
+    fn norm(&mut self, window: &Window<Self>, weight: &Vec<f32>, eps: f32) -> Result<(), CpuError> {
         let (isa, width, count) = (self.isa, self.width, window.rows().count());
         let residual = window.residual();
         let out = self.acts.rows_mut(Act::Normed, count, width);
@@ -298,7 +358,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn add(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+    fn add(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
         let (isa, width) = (self.isa, self.width);
         let (rows, residual) = window.parts_mut();
         let branch = self.acts.rows(Act::Branch, rows.count(), width);
@@ -314,22 +374,80 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn matmul(&mut self, rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), Infallible> {
+    fn norm_branch(&mut self, rows: usize, weight: &Vec<f32>, eps: f32) -> Result<(), CpuError> {
+        let (isa, width) = (self.isa, self.width);
+        let branch = self.acts.rows_mut(Act::Branch, rows, width);
+        Self::each_row(&self.pool, branch, width, width, |_, row| {
+            math::rms_norm(isa, row, weight, eps);
+        });
+        Ok(())
+    }
+
+    fn scale(&mut self, window: &mut Window<Self>, factor: f32) -> Result<(), CpuError> {
+        let width = self.width;
+        let (rows, residual) = window.parts_mut();
+        let residual = &mut residual[..rows.count() * width];
+        Self::each_row(&self.pool, residual, width, width, |_, row| {
+            row.iter_mut().for_each(|x| *x *= factor);
+        });
+        Ok(())
+    }
+
+    fn set_aside(&mut self, rows: usize) -> Result<(), CpuError> {
+        let branch = self.acts.take(Act::Branch);
+        let width = self.width;
+        self.acts
+            .rows_mut(Act::Aside, rows, width)
+            .copy_from_slice(&branch[..rows * width]);
+        self.acts.put(Act::Branch, branch);
+        Ok(())
+    }
+
+    fn add_aside(&mut self, rows: usize) -> Result<(), CpuError> {
+        let (isa, width) = (self.isa, self.width);
+        let mut branch = self.acts.take(Act::Branch);
+        let aside = self.acts.rows(Act::Aside, rows, width);
+        Self::each_row(
+            &self.pool,
+            &mut branch[..rows * width],
+            width,
+            width,
+            |row, out| math::add(isa, &aside[row * width..][..width], out),
+        );
+        self.acts.put(Act::Branch, branch);
+        Ok(())
+    }
+
+    fn matmul(&mut self, rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), CpuError> {
         self.products(rows, from, to);
         Ok(())
     }
 
-    fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), Infallible> {
+    fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), CpuError> {
         self.attention(rows, weights);
         Ok(())
     }
 
-    fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Infallible> {
+    fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), CpuError> {
         self.gated_delta(rows, weights);
         Ok(())
     }
 
-    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), Infallible> {
+    fn bias(&mut self, rows: usize, act: Act, bias: &Vec<f32>) -> Result<(), CpuError> {
+        let (isa, width) = (self.isa, bias.len());
+        let out = self.acts.rows_mut(act, rows, width);
+        Self::each_row(&self.pool, out, width, width, |_, row| {
+            math::add(isa, bias, row)
+        });
+        Ok(())
+    }
+
+    fn activate(
+        &mut self,
+        rows: usize,
+        width: usize,
+        activation: Activation,
+    ) -> Result<(), CpuError> {
         let isa = self.isa;
         let mut gate = self.acts.take(Act::Gate);
         let up = self.acts.rows(Act::Up, rows, width);
@@ -339,32 +457,29 @@ impl Backend for Cpu {
             width,
             8 * width,
             |row, gate| {
-                math::swiglu(isa, &up[row * width..][..width], gate);
+                math::activate(isa, activation, &up[row * width..][..width], gate);
             },
         );
         self.acts.put(Act::Gate, gate);
         Ok(())
     }
 
-    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
+    fn route(&mut self, rows: usize, weights: &RouteWeights<Self>) -> Result<(), CpuError> {
+        let shape = &weights.shape;
         let logits = self.acts.rows_mut(Act::Router, rows, shape.experts);
-        self.experts.route(&self.pool, self.isa, logits, shape);
+        self.experts.route(&self.pool, self.isa, logits, weights);
         if let Some(trace) = &mut self.trace {
             trace.chosen(self.experts.chosen(rows * shape.used));
         }
         Ok(())
     }
 
-    fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
+    fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), CpuError> {
         self.experts.group(rows, shape);
         Ok(())
     }
 
-    fn run_experts(
-        &mut self,
-        rows: usize,
-        weights: &ExpertWeights<Self>,
-    ) -> Result<(), Infallible> {
+    fn run_experts(&mut self, rows: usize, weights: &ExpertWeights<Self>) -> Result<(), CpuError> {
         self.feed_experts(rows, weights);
         Ok(())
     }
@@ -372,30 +487,40 @@ impl Backend for Cpu {
     fn head(
         &mut self,
         window: &Window<Self>,
-        norm: &Vec<f32>,
-        eps: f32,
+        norm: HeadNorm<'_, Self>,
         output: &Matrix,
-    ) -> Result<(), Infallible> {
+        softcap: Option<f32>,
+    ) -> Result<(), CpuError> {
         let (isa, width, count) = (self.isa, self.width, window.rows().logits().len());
         self.cold_windows = self.cold_windows.saturating_sub(1);
-        let normed = self.acts.rows_mut(Act::Normed, count, width);
-        for (out, row) in normed.chunks_exact_mut(width).zip(window.rows().logits()) {
-            math::rms_norm_into(
-                isa,
-                &window.residual()[*row as usize * width..][..width],
-                norm,
-                eps,
-                out,
-            );
+        match norm {
+            HeadNorm::Rms(weight, eps) => {
+                let normed = self.acts.rows_mut(Act::Normed, count, width);
+                for (out, row) in normed.chunks_exact_mut(width).zip(window.rows().logits()) {
+                    let row = &window.residual()[*row as usize * width..][..width];
+                    math::rms_norm_into(isa, row, weight, eps, out);
+                }
+            }
+            HeadNorm::Streams(weights) if count > 0 => {
+                self.gather_streams(window, Some(window.rows().logits()), weights);
+            }
+            HeadNorm::Streams(_) => {}
         }
         let mut logits = std::mem::take(&mut self.logits);
         self.quantise(count, Act::Normed, width, &[output.kind()]);
         self.product_into(output, count, &mut logits);
+        if let Some(cap) = softcap {
+            let (isa, vocab) = (self.isa, self.vocab);
+            let logits = &mut logits[..count * vocab];
+            Self::each_row(&self.pool, logits, vocab, 8 * vocab, |_, row| {
+                math::softcap(isa, row, cap);
+            });
+        }
         self.logits = logits;
         Ok(())
     }
 
-    fn logits(&mut self, row: usize) -> Result<&[f32], Infallible> {
+    fn logits(&mut self, row: usize) -> Result<&[f32], CpuError> {
         Ok(&self.logits[row * self.vocab..][..self.vocab])
     }
 }

@@ -26,7 +26,7 @@ mod state;
 
 pub use state::{CutTooDeep, DeltaStates};
 
-pub use crate::backend::shape::HeadMap;
+pub use crate::backend::shape::{HeadMap, OutGate};
 
 use super::{
     isa::Isa,
@@ -45,15 +45,6 @@ pub const TAPS: usize = 4;
 
 /// The most rows that can be taken back after a window.
 pub const CUT_ROWS: usize = 8;
-
-/// What the output gate goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutGate {
-    /// `z * sigmoid(z)`.
-    Silu,
-    /// `sigmoid(z)`.
-    Sigmoid,
-}
 
 /// The dimensions of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]

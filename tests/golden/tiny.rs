@@ -3,18 +3,20 @@
 //! The goldens are float32 and come from `scripts/tiny-models.py`; see `fixtures/tiny/README.md`.
 
 use crate::{
-    bare::Bare,
-    families::every_family,
+    bare::{Bare, argmax},
+    families::{every_family, every_family_of_the_cpu},
     reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file},
 };
 use tidegate::backend::shape::KvType;
 
 fn check(file: &str, golden_name: &str) {
     let golden = tiny(golden_name);
+    let chosen = golden.logits.chunks(golden.vocab).map(argmax);
     let open = |threads| Bare::open(&tiny_file(file), 2, golden.ids.len(), threads, KvType::F32);
     let mut one = open(1);
     let whole = one.chunked(0, &golden.ids, &[golden.ids.len()]);
     assert_close(file, &whole, &golden.logits, golden.vocab, TOLERANCE);
+    assert!(whole.chunks(golden.vocab).map(argmax).eq(chosen), "{file}");
     // any chunking, any slot and any number of threads: the same bits
     let mut three = open(3);
     for (threads, slot, chunks) in [
@@ -30,3 +32,21 @@ fn check(file: &str, golden_name: &str) {
 }
 
 every_family!(check);
+every_family_of_the_cpu!(check);
+
+/// Windows of up to 40 rows: rings of a window's pages are shorter than the sequence and go round.
+#[test]
+fn rings_go_round() {
+    for (file, golden) in [
+        ("gpt-oss-2.gguf", "gpt-oss-2"),
+        ("gpt-oss.gguf", "gpt-oss"),
+        ("gemma4.gguf", "gemma4"),
+    ] {
+        let golden = tiny(golden);
+        let mut model = Bare::with_rows(&tiny_file(file), 2, golden.ids.len(), 40);
+        for (slot, chunks) in [(0, &[40][..]), (1, &[17, 1]), (0, &[3])] {
+            let logits = model.chunked(slot, &golden.ids, chunks);
+            assert_close(file, &logits, &golden.logits, golden.vocab, TOLERANCE);
+        }
+    }
+}

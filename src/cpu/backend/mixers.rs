@@ -9,15 +9,15 @@ use crate::{
     cpu::{
         attention::{self, Attention, AttentionScratch, HeadRows},
         delta_net::{
-            DeltaNet, DeltaRows, DeltaScratch, DeltaShape, DeltaSpan, DeltaStates, OutGate,
-            Strengths,
+            DeltaNet, DeltaRows, DeltaScratch, DeltaShape, DeltaSpan, DeltaStates, Strengths,
         },
+        index::{IndexCache, KeyNorm, Selected},
         isa::Isa,
         kv::{KvCache, KvShape, KvSpan},
         math::{self, RopeRows},
     },
-    engine::executor::{PAGE_TOKENS, Slot},
-    model::window::Rows,
+    engine::executor::{PAGE_TOKENS, PageId, Slot},
+    model::window::{RowSpan, Rows},
 };
 
 /// Memory with which the segments of few long rows are shared out.
@@ -28,64 +28,119 @@ const PARTIAL_BYTES: usize = 4 << 20;
 pub(super) struct Caches {
     /// One an attention layer.
     kv: Vec<KvCache>,
+    /// Keys of its index, if it has one.
+    index: Vec<Option<IndexCache>>,
+    /// What rows see: `[rows, pages] u64`.
+    masks: Vec<u64>,
     attention: Option<AttentionScratch>,
-    rotation: Rotation,
+    /// One for every way in which layers rotate.
+    rotations: Vec<Rotation>,
+    /// Rows of the largest window.
+    rows: usize,
+    /// As many as a head has channels: the weight of a norm that has none.
+    ones: Vec<f32>,
     /// The delta-net layers' states, and what computing them needs.
     delta: Option<(DeltaStates, DeltaScratch)>,
 }
 
 /// The cosines and sines of a window's rows, shared by all layers that rotate alike.
-#[derive(Default)]
 struct Rotation {
-    of: Option<(Rope, math::Rope)>,
+    of: Rope,
+    rope: math::Rope,
     positions: Vec<u32>,
     turns: RopeRows,
 }
 
 impl Rotation {
+    fn new(of: &Rope) -> Self {
+        let frequencies = of
+            .frequencies
+            .iter()
+            .map(|radians| *radians as f32)
+            .collect();
+        Self {
+            of: of.clone(),
+            rope: math::Rope::new(frequencies, of.pairs, of.magnitude),
+            positions: Vec::new(),
+            turns: RopeRows::default(),
+        }
+    }
+
     /// Fills the table for these rows, unless it holds them already.
-    fn turn_to(&mut self, rope: &Rope, rows: &Rows) {
+    fn turn_to(&mut self, rows: &Rows) {
         let positions = rows
             .spans()
             .iter()
             .flat_map(|span| (span.first..span.first + span.rows.len()).map(|at| at as u32));
-        let known = self.of.as_ref().is_some_and(|(of, _)| of == rope);
-        if known && positions.clone().eq(self.positions.iter().copied()) {
+        if positions.clone().eq(self.positions.iter().copied()) {
             return;
-        }
-        if !known {
-            let frequencies = rope
-                .frequencies
-                .iter()
-                .map(|radians| *radians as f32)
-                .collect();
-            self.of = Some((rope.clone(), math::Rope::new(frequencies, rope.pairs, 1.0)));
         }
         self.positions.clear();
         self.positions.extend(positions);
-        if let Some((_, rope)) = &self.of {
-            rope.fill(self.positions.iter().copied(), &mut self.turns);
-        }
+        self.rope
+            .fill(self.positions.iter().copied(), &mut self.turns);
+    }
+}
+
+/// Where a span's keys and values lie: in the pages of its sequence, or in a ring of its slot's.
+struct Places(Vec<Vec<PageId>>);
+
+impl Places {
+    /// `ring`: pages of a slot, if there is a window.
+    fn new(rows: &Rows, ring: Option<usize>) -> Self {
+        let Some(ring) = ring else {
+            return Self(Vec::new());
+        };
+        let pages = |span: &RowSpan| {
+            let last = (span.first + span.rows.len() - 1) / PAGE_TOKENS;
+            let first = span.slot.0 as usize * ring;
+            (0..=last)
+                .map(|page| PageId((first + page % ring) as u32))
+                .collect()
+        };
+        Self(rows.spans().iter().map(pages).collect())
     }
 
-    fn get(&self) -> Option<(&math::Rope, &RopeRows)> {
-        self.of.as_ref().map(|(_, rope)| (rope, &self.turns))
+    fn of<'a>(&'a self, rows: &'a Rows, number: usize) -> &'a [PageId] {
+        match self.0.get(number) {
+            Some(pages) => pages,
+            None => rows.pages(&rows.spans()[number]),
+        }
     }
 }
 
 impl Caches {
     pub(super) fn new(needs: &Needs, room: &Room, workers: usize) -> Self {
-        let cache =
-            |layer: &AttentionShape| KvCache::new(cache_shape(&layer.kv), room.kv_type, room.pages);
+        let cache = |layer: &AttentionShape| {
+            KvCache::new(cache_shape(&layer.kv), room.kv_type, room.pages_of(layer))
+        };
         Self {
             kv: needs.attention.iter().map(cache).collect(),
+            index: needs
+                .attention
+                .iter()
+                .map(|layer| {
+                    let index = layer.index?;
+                    Some(IndexCache::new(index, room.pages, room.slots))
+                })
+                .collect(),
+            masks: Vec::new(),
             attention: needs
                 .attention
                 .iter()
-                .map(|layer| kernel_shape(layer.heads, layer.kv, 1.0))
-                .max_by_key(|shape| shape.heads * shape.head_dim)
-                .map(|largest| AttentionScratch::new(largest, workers, PARTIAL_BYTES)),
-            rotation: Rotation::default(),
+                .map(|layer| AttentionScratch::new(kernel_shape(layer), workers, PARTIAL_BYTES))
+                .reduce(AttentionScratch::larger),
+            rotations: Vec::new(),
+            rows: room.rows,
+            ones: vec![
+                1.0;
+                needs
+                    .attention
+                    .iter()
+                    .map(|layer| layer.kv.head_dim)
+                    .max()
+                    .unwrap_or(0)
+            ],
             delta: needs.delta.first().map(|shape| {
                 let shape = delta_shape(shape);
                 (
@@ -126,7 +181,17 @@ impl Cpu {
     /// `Mixed` = attention of `Query` over the sequences' keys and values, the window's own appended first.
     pub(super) fn attention(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) {
         let (isa, shape, count) = (self.isa, &weights.shape, rows.count());
-        self.caches.rotation.turn_to(&shape.rope, rows);
+        let rotations = &mut self.caches.rotations;
+        let rotation = match rotations.iter().position(|known| known.of == shape.rope) {
+            Some(known) => known,
+            None => {
+                rotations.push(Rotation::new(&shape.rope));
+                rotations.len() - 1
+            }
+        };
+        rotations[rotation].turn_to(rows);
+        let turning = &self.caches.rotations[rotation];
+        let turns = Some((&turning.rope, &turning.turns));
         let head_dim = shape.kv.head_dim;
         let (query_head, kv_width) = (
             head_dim * if shape.gated { 2 } else { 1 },
@@ -142,7 +207,8 @@ impl Cpu {
                 stride,
                 bias: weights.bias.as_ref().map(|bias| &bias[part][..]),
                 norm: weights.qk_norm.as_ref().map(|norm| &norm[part][..]),
-                turns: self.caches.rotation.get(),
+                norms: shape.qk_norm,
+                turns,
             };
             let out = self.acts.rows_mut(act, count, width);
             Self::each_row(&self.pool, out, width, 4 * width, |row, values| {
@@ -153,7 +219,8 @@ impl Cpu {
             shape,
             stride: head_dim,
             bias: weights.bias.as_ref().map(|bias| &bias[2][..]),
-            norm: None,
+            norm: shape.v_norm.then_some(&self.caches.ones[..head_dim]),
+            norms: Some(QkNorm::PerHead),
             turns: None,
         };
         if values.changes() {
@@ -162,18 +229,26 @@ impl Cpu {
                 values.prepare(isa, row, out)
             });
         }
+        let places = Places::new(rows, shape.ring_pages(self.caches.rows));
         let spans: Vec<KvSpan<'_>> = rows
             .spans()
             .iter()
-            .map(|span| KvSpan {
+            .enumerate()
+            .map(|(number, span)| KvSpan {
                 first_row: span.rows.start,
                 rows: span.rows.len(),
                 first: span.first as u32,
-                pages: rows.pages(span),
+                pages: places.of(rows, number),
             })
             .collect();
         let page = cache_shape(&shape.kv).page_bytes(self.caches.kv[weights.kv].kind());
-        let pages: usize = spans.iter().map(|span| span.last() / PAGE_TOKENS + 1).sum();
+        let seen = |span: &KvSpan<'_>| {
+            let from = shape
+                .window
+                .map_or(0, |window| (span.first as usize + 1).saturating_sub(window));
+            span.last() / PAGE_TOKENS - from / PAGE_TOKENS + 1
+        };
+        let pages: usize = spans.iter().map(seen).sum();
         self.moved_bytes += (page * pages) as u64;
         let cache = &mut self.caches.kv[weights.kv];
         cache.write(
@@ -184,6 +259,9 @@ impl Cpu {
             self.acts.rows(Act::Key, count, kv_width),
             self.acts.rows(Act::Value, count, kv_width),
         );
+        let pages = spans.iter().map(|span| span.pages.len()).max().unwrap_or(0);
+        let chosen = self.choose(rows, &spans, weights, rotation, pages);
+        let cache = &self.caches.kv[weights.kv];
         let mut mixed = self.acts.take(Act::Mixed);
         let query = HeadRows {
             data: self.acts.rows(Act::Query, count, query_width),
@@ -196,11 +274,16 @@ impl Cpu {
             ..query
         });
         let attention = Attention {
-            shape: kernel_shape(shape.heads, shape.kv, shape.scale),
+            shape: kernel_shape(shape),
             layer: 0,
             spans: &spans,
             query,
             gate,
+            sinks: weights.sinks.as_deref(),
+            selected: chosen.then_some(Selected {
+                masks: &self.caches.masks,
+                pages,
+            }),
             cache,
         };
         let scratch = self
@@ -215,6 +298,51 @@ impl Cpu {
             &mut mixed[..count * shape.heads * head_dim],
         );
         self.acts.put(Act::Mixed, mixed);
+    }
+}
+
+impl Cpu {
+    /// Takes the rows' keys into the layer's index, and chooses what they see; tells whether that is less than everything.
+    fn choose(
+        &mut self,
+        rows: &Rows,
+        spans: &[KvSpan<'_>],
+        weights: &AttentionWeights<Self>,
+        rotation: usize,
+        pages: usize,
+    ) -> bool {
+        let (Some(index), Some([query_norm, key_norm]), Some(shape)) = (
+            &mut self.caches.index[weights.kv],
+            &weights.index_norm,
+            weights.shape.index,
+        ) else {
+            return false;
+        };
+        let (isa, count, eps) = (self.isa, rows.count(), weights.shape.eps);
+        let Rotation { rope, turns, .. } = &self.caches.rotations[rotation];
+        let width = shape.heads * shape.head_dim;
+        let queries = self.acts.rows_mut(Act::IndexQuery, count, width);
+        Self::each_row(&self.pool, queries, width, 4 * width, |row, query| {
+            for head in query.chunks_exact_mut(shape.head_dim) {
+                math::rms_norm(isa, head, query_norm, eps);
+                rope.turn(isa, turns, row, head);
+            }
+        });
+        let keys = self.acts.rows(Act::IndexKey, count, shape.head_dim);
+        let norm = KeyNorm {
+            weight: key_norm,
+            eps,
+            rope,
+        };
+        for (span, of) in spans.iter().zip(rows.spans()) {
+            index.append(isa, of.slot, span, keys, &norm);
+        }
+        if self.caches.masks.len() < count * pages {
+            self.caches.masks.resize(count * pages, 0);
+        }
+        let queries = self.acts.rows(Act::IndexQuery, count, width);
+        let masks = &mut self.caches.masks[..count * pages];
+        index.select((&self.pool, isa), spans, queries, pages, masks)
     }
 }
 
@@ -254,7 +382,7 @@ impl Cpu {
             dt_bias: &weights.decay_bias,
             norm: &weights.norm,
             norm_eps: shape.eps,
-            out_gate: OutGate::Silu,
+            out_gate: shape.out_gate,
         };
         let (states, scratch) = self
             .caches
@@ -293,6 +421,8 @@ struct HeadInputs<'a> {
     stride: usize,
     bias: Option<&'a [f32]>,
     norm: Option<&'a [f32]>,
+    /// Over what it goes.
+    norms: Option<QkNorm>,
     turns: Option<(&'a math::Rope, &'a RopeRows)>,
 }
 
@@ -310,7 +440,7 @@ impl HeadInputs<'_> {
             math::add(isa, bias, values);
         }
         let (shape, head_dim) = (self.shape, self.shape.kv.head_dim);
-        if let (Some(norm), Some(QkNorm::FullWidth)) = (self.norm, shape.qk_norm) {
+        if let (Some(norm), Some(QkNorm::FullWidth)) = (self.norm, self.norms) {
             math::rms_norm(isa, values, norm, shape.eps);
         }
         if let Some(limit) = shape.clamp {
@@ -320,7 +450,7 @@ impl HeadInputs<'_> {
         }
         for head in values.chunks_exact_mut(self.stride) {
             let head = &mut head[..head_dim];
-            if let (Some(norm), Some(QkNorm::PerHead)) = (self.norm, shape.qk_norm) {
+            if let (Some(norm), Some(QkNorm::PerHead)) = (self.norm, self.norms) {
                 math::rms_norm(isa, head, norm, shape.eps);
             }
             if let Some((rope, turns)) = self.turns {
@@ -330,11 +460,12 @@ impl HeadInputs<'_> {
     }
 }
 
-fn kernel_shape(heads: usize, kv: shape::KvShape, scale: f32) -> attention::AttentionShape {
+fn kernel_shape(shape: &AttentionShape) -> attention::AttentionShape {
     attention::AttentionShape {
-        heads,
-        kv_heads: kv.heads,
-        head_dim: kv.head_dim,
-        scale,
+        heads: shape.heads,
+        kv_heads: shape.kv.heads,
+        head_dim: shape.kv.head_dim,
+        scale: shape.scale,
+        window: shape.window,
     }
 }

@@ -107,7 +107,9 @@ fn every_gating() {
                         experts,
                         top_k,
                         gating,
-                        bias,
+                        bias: None,
+                        choice_bias: bias,
+                        expert_scale: None,
                         renormalise,
                         scale,
                     },
@@ -125,6 +127,8 @@ fn equal_logits_go_to_the_lower_number() {
         top_k: 3,
         gating: Gating::Softmax,
         bias: None,
+        choice_bias: None,
+        expert_scale: None,
         renormalise: true,
         scale: 1.0,
     };
@@ -193,6 +197,12 @@ fn combining_goes_by_rank() {
             results: &shared,
             gate: None,
         };
+        let (of, ids) = (
+            numbers(4 * width, 5),
+            (0..rows * top_k).map(|at| (at % 4) as u16),
+        );
+        let ids: Vec<u16> = ids.collect();
+        let bias = (rows != 3).then_some(ExpertBias { of: &of, ids: &ids });
         for shared in [
             None,
             Some(plain),
@@ -206,6 +216,7 @@ fn combining_goes_by_rank() {
                 top_k,
                 weights: &weights,
                 results: &results,
+                bias,
                 shared,
             };
             for isa in Isa::available() {
@@ -216,8 +227,12 @@ fn combining_goes_by_rank() {
                         let (row, channel) = (at / width, at % width);
                         let mut want = 0.0f32;
                         for rank in 0..top_k {
-                            want = weights[row * top_k + rank]
-                                .mul_add(results[(row * top_k + rank) * width + channel], want);
+                            let place = row * top_k + rank;
+                            let mut result = results[place * width + channel];
+                            if bias.is_some() {
+                                result += of[usize::from(ids[place]) * width + channel];
+                            }
+                            want = weights[place].mul_add(result, want);
                         }
                         if let Some(shared) = shared {
                             let weight = shared
