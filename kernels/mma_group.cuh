@@ -1,7 +1,6 @@
 // Products of a group of four warps on sm_90, compiled for sm_90a: 64 outputs x 8 TILES rows at once, both operands' products added up beside what else the
 // warps do. The left operand comes from registers, in the fragments of `mma_s8`; the right one from shared memory: rows of 128 bytes, eight rows a block of
-// 1024 bytes, chunk c of 16 bytes of row r at c ^ (r mod 8). What is copied for the next unit is asked for between the parts of a unit, while their products are
-// under way: the copies alone would take half as long as these. What minima of the first units need is put aside meanwhile. See mma_tile.cuh.
+// 1024 bytes, chunk c of 16 bytes of row r at c ^ (r mod 8). What minima need is put aside meanwhile. How units come to shared memory: mma_pipeline.cuh.
 #pragma once
 #include "mma_direct.cuh"
 #include "mma_minima.cuh"
@@ -68,89 +67,6 @@ DEVICE void group_u8(i32 (&d)[16][4], const u32 (&a)[4], u64 b, bool on) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
 }
 
-/// A number of which the compiler knows nothing before this place: what follows from it is computed here, not kept in registers from long before.
-DEVICE u32 known_here(u32 x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
-// ---- copies
-// Eight threads take 128 bytes of a row, so that a warp's copy touches few lines of memory and each quarter of it all banks. Addresses are read first: no read
-// of shared memory overtakes a copy.
-
-/// Asks for the raw weights of a unit.
-DEVICE void fetch_weights_grouped(u8* shared, const Table* table, u32 unit, u32 buffer) {
-    constexpr u32 STEP = TILE_THREADS / 8, PASSES = TILE_OUTPUTS / STEP;
-    // what is behind 128 bytes: there is some in types that are multiplied in this way
-    constexpr u32 REST = HULL > 8 ? HULL - 8 : 1, LANES = REST > 4 ? 8 : REST > 2 ? 4 : REST;
-    constexpr u32 REST_STEP = TILE_THREADS / LANES, REST_PASSES = (TILE_OUTPUTS + REST_STEP - 1) / REST_STEP;
-    u32 thread = known_here(threadIdx.x), c = thread % 8, d = 8 + thread % LANES;
-    u64 starts[PASSES], rests[REST_PASSES];
-#pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) starts[pass] = table->starts[pass * STEP + thread / 8] + unit * UNIT_BYTES;
-#pragma unroll
-    for (u32 pass = 0; pass < REST_PASSES; pass++)
-        rests[pass] = table->starts[least(pass * REST_STEP + thread / LANES, TILE_OUTPUTS - 1)] + unit * UNIT_BYTES;
-    u8* raw = shared + RAW_AT + buffer * (TILE_OUTPUTS * RAW_STRIDE);
-    u8* to = raw + thread / 8 * RAW_STRIDE + 16 * c;
-#pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) {
-        u32 shift = ALIGNED ? 0 : (u32)starts[pass] & 15;
-        copy16_async(to + pass * (STEP * RAW_STRIDE), (const u8*)(starts[pass] - shift) + 16 * c);
-    }
-    to = raw + thread / LANES * RAW_STRIDE + 16 * d;
-#pragma unroll
-    for (u32 pass = 0; pass < REST_PASSES; pass++) {
-        u32 shift = ALIGNED ? 0 : (u32)rests[pass] & 15;
-        if (pass * REST_STEP + thread / LANES < TILE_OUTPUTS && 16 * d < shift + UNIT_BYTES)
-            copy16_async(to + pass * (REST_STEP * RAW_STRIDE), (const u8*)(rests[pass] - shift) + 16 * d);
-    }
-}
-
-/// Asks for the codes and scales of a unit of those of the first `room` rows, a multiple of 16, that are in half `half` of the tile.
-template <u32 half>
-DEVICE void fetch_acts_grouped(u8* shared, const Table* table, Acts acts, u32 k, u32 unit, u32 buffer, u32 room) {
-    constexpr u32 STEP = TILE_THREADS / 8, PASSES = TILE_ROWS / 2 / STEP;
-    u32 thread = known_here(threadIdx.x), first = thread / 8, c = thread % 8;
-    u64 codes[PASSES];
-#pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) codes[pass] = table->codes[half * (TILE_ROWS / 2) + pass * STEP + first] + 256 * unit + 16 * c;
-    u32 from = half == 0 ? table->from[least(thread, TILE_ROWS - 1)] : 0;
-    u8* to = shared + ACTS_AT + buffer * BUFFER_BYTES + half * (TILE_ROWS * 64) + first * 128 + 16 * (c ^ first % 8);
-#pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) {
-        if (half * (TILE_ROWS / 2) + pass * STEP + first >= room) continue;
-        copy16_async(to + pass * (STEP * 128), (const u8*)codes[pass]);
-        copy16_async(to + pass * (STEP * 128) + TILE_ROWS * 128, (const u8*)codes[pass] + 128);
-    }
-    if (half == 0 && thread < room) copy4_async((float*)(shared + ACT_SCALES_AT) + buffer * TILE_ROWS + thread, acts.scales + (from * (k / 256) + unit));
-}
-
-/// Asks for what minima of unit `unit` < MINIMA_UNITS are multiplied with.
-DEVICE void fetch_sums(u8* shared, const Table* table, Acts acts, u32 k, u32 unit, u32 room) {
-    constexpr u32 PASSES = (2 * TILE_ROWS + TILE_THREADS - 1) / TILE_THREADS;
-    u32 thread = known_here(threadIdx.x), half = thread % 2;
-#pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) {
-        u32 row = (pass * TILE_THREADS + thread) / 2;
-        if (row >= room) continue;
-        u32 at = table->from[row] * (k / 256) + unit;
-        copy16_async(shared + HALVES_AT + (unit * TILE_ROWS + row) * 32 + swizzled_half(half, row), (const u8*)acts.halves + 16 * half + (u64)at * 32);
-        if (half == 0) copy4_async((float*)(shared + LEAST_SCALES_AT) + unit * TILE_ROWS + row, acts.scales + at);
-    }
-}
-
-/// Puts the minima of unit `unit` < MINIMA_UNITS of this lane's outputs in their place: each of four lanes two of them.
-DEVICE void put_minima(u8* shared, const Head (&heads)[2], u32 unit) {
-    u32 t = lane_of() % 4;
-#pragma unroll
-    for (u32 h = 0; h < 2; h++) {
-        u32 at = unit * TILE_OUTPUTS + lane_output() + 8 * h, word = t < 2 ? heads[h].minima[0] : heads[h].minima[1];
-        ((u32*)(shared + MINIMA_AT))[4 * at + t] = bytes_to_halves(word >> 16 * (t % 2));
-        if (t == 0) ((float*)(shared + LEAST_AT))[at] = heads[h].dmin;
-    }
-}
-
 // ---- products
 
 /// Words of a quarter of a block of one output, as they lie there: of sub-blocks 2 part and 2 part + 1 (Q4_K, Q5_K), of the runs `part mod 2` and two further
@@ -191,27 +107,38 @@ DEVICE void step_planes(u32 codes, const Head& head, u32 part, u32 s, u32 c, u32
     }
 }
 
-/// Adds a unit to the results. `meanwhile(part)` is done while products of part `part` of four are under way.
-template <class Codec, int TILES, class Meanwhile>
-DEVICE void multiply_grouped(u8* shared, const Table* table, u32 buffer, u32 unit, Share<TILES>& share, Meanwhile meanwhile) {
+/// Keeps the minima of unit `unit` of this lane's outputs until all products are added up.
+DEVICE void put_minima(u8* shared, const Head (&heads)[2], u32 unit) {
+    u32 t = lane_of() % 4;
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        u32 at = unit * TILE_OUTPUTS + lane_output() + 8 * h;
+        if (t < 2) ((u32*)(shared + KEPT_MINIMA_AT))[2 * at + t] = t == 0 ? heads[h].minima[0] : heads[h].minima[1];
+        if (t == 2) ((float*)(shared + KEPT_LEAST_AT))[at] = heads[h].dmin;
+    }
+}
+
+/// Adds a unit to the results: its raw weights and the lane's rows of scales are where `stage` says. What minima need of it is put aside.
+template <class Codec, int TILES>
+DEVICE void multiply_grouped(u8* shared, const Placed* placed, u32 stage, u32 unit, Share<TILES>& share) {
     i32 high[TILES][4], low[TILES][4];
-    u32 rows = ROW_WARPS == 1 ? 0 : warp_of() / OUTPUT_WARPS * (8 * TILES * 128);
     // addresses in it count by 16; what is added later stays in its lowest 14 bits
-    u64 acts = group_operand(shared + ACTS_AT + buffer * BUFFER_BYTES + rows);
+    u64 acts = group_operand(shared + STAGE_ACTS_AT + stage * BUFFER_BYTES);
     const u8* blocks[2];
     float factors[2];
     Head heads[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        blocks[h] = raw_unit(shared, table, lane_output() + 8 * h, unit, buffer);
+        u32 output = lane_output() + 8 * h, shift = ALIGNED ? 0 : (u32)placed->starts[output] + unit * UNIT_BYTES & 15;
+        blocks[h] = shared + STAGE_RAW_AT + (stage * TILE_OUTPUTS + output) * RAW_STRIDE + shift;
         Codec::head(blocks[h], heads[h]);
         factors[h] = heads[h].d;
     }
+    u32 words[2][2], tops[2][2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; h++) part_words<Codec>(blocks[h], 0, words[h], tops[h]);
 #pragma unroll
     for (u32 part = 0; part < 4; part++) {
-        u32 words[2][2], tops[2][2] = {};
-#pragma unroll
-        for (int h = 0; h < 2; h++) part_words<Codec>(blocks[h], part, words[h], tops[h]);
 #pragma unroll
         for (u32 s = 0; s < 2; s++) {
             u32 a[4], b[4];
@@ -226,18 +153,62 @@ DEVICE void multiply_grouped(u8* shared, const Table* table, u32 buffer, u32 uni
             if constexpr (Codec::ID == ID_Q4_K) group_s8(low, b, operand, part + s > 0);
             else group_u8(low, b, operand, part + s > 0);
             group_commit();
-            if (s == 1) meanwhile(part);
+            if (s == 1 && part < 3) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) part_words<Codec>(blocks[h], part + 1, words[h], tops[h]);
+            }
             // the operands of the step before may be written
             if (part < 3 || s == 0) group_wait<1>();
         }
         if constexpr (Codec::MINIMA)
-            if (part == 0 && unit < MINIMA_UNITS) put_minima(shared, heads, unit);
+            if (part == 0 && unit < KEPT_MINIMA) put_minima(shared, heads, unit);
     }
     group_wait<0>();
-    const float2* act_scales = act_scales_lane<TILES>(shared, buffer);
+    const float2* act_scales = (const float2*)((const float*)(shared + STAGE_SCALES_AT) + stage * TILE_ROWS + lane_row<TILES>());
 #pragma unroll
     for (int j = 0; j < TILES; j++)
         add_sums(share.at[0][j], factors, act_scales[4 * j], [&](int e) { return (Codec::ID == ID_Q6_K ? 256 : 8) * high[j][e] + low[j][e]; });
+}
+
+// ---- minima
+
+/// Adds the minima of a unit to their chains; its sums are those of `at` in shared memory.
+template <class Codec, int TILES>
+DEVICE void add_least(const u8* shared, const Placed* placed, u32 unit, u32 at, Share<TILES>& least) {
+    u32 t = lane_of() % 4, a[4];
+    float factors[2];
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        u32 output = lane_output() + 8 * h, word;
+        if (unit < KEPT_MINIMA) {
+            word = ((const u32*)(shared + KEPT_MINIMA_AT))[2 * (unit * TILE_OUTPUTS + output) + t / 2];
+            factors[h] = ((const float*)(shared + KEPT_LEAST_AT))[unit * TILE_OUTPUTS + output];
+        } else {
+            Head head;
+            Codec::head((const u8*)placed->starts[output] + unit * UNIT_BYTES, head);
+            word = t < 2 ? head.minima[0] : head.minima[1];
+            factors[h] = head.dmin;
+        }
+        // 8 minima are the whole left operand: each meets both sums of its 32 codes
+        a[h] = a[h + 2] = bytes_to_halves(word >> 16 * (t % 2));
+    }
+    u32 row = lane_of() / 16 * 8 + lane_of() % 8;
+    const u8* sums = shared + SUMS_AT + (at * TILE_ROWS + row) * 32 + swizzled_half(lane_of() / 8 % 2, row);
+    const float* act_scales = (const float*)(shared + SUMS_SCALES_AT) + at * TILE_ROWS + lane_row<TILES>();
+#pragma unroll
+    for (int pair = 0; pair < TILES / 2; pair++) {
+        u32 b[4];
+        ldmatrix4(b, sums + pair * (16 * 32));
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float2 scale = *(const float2*)(act_scales + 8 * (2 * pair + j));
+            float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            mma_f16(sum, a, b + 2 * j);
+            float* chain = least.at[0][2 * pair + j];
+#pragma unroll
+            for (int e = 0; e < 4; e++) chain[e] = fmaf(factors[e / 2] * (e % 2 ? scale.y : scale.x), sum[e], chain[e]);
+        }
+    }
 }
 
 #endif
