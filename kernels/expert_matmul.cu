@@ -15,7 +15,7 @@
 // Shapes: gate_at, up_at, weights_at [experts] addresses of matrices [width, k] as blocks of TYPE, rows contiguous; acts [rows, k] (gate, up) or
 // [places, k] (down) in the form of TYPE; places [places] u32; hidden [places, width] f32; out [places, outputs] f32.
 // There are at most places / TILE_ROWS + min(experts, places) tiles.
-// Grid: any; blocks share the tiles. Best is one block a multiprocessor: more find their registers taken. Block: 256 threads.
+// Grid: any; blocks share the tiles. Best is one block a multiprocessor: more find their registers taken. Block: TILE_THREADS.
 // Shared memory: TILE_BYTES, dynamic (mma_shape.cuh).
 // Exact. Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //

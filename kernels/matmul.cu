@@ -4,7 +4,7 @@
 //
 // Shapes: weights [outputs, k] as blocks of TYPE, rows contiguous; acts [rows, k] quantised in the form of TYPE, rows = counts[0]; out [rows, stride] f32 of
 // which the first `outputs` of a row are written.
-// Grid: any; blocks share the tiles. Best is one block a multiprocessor: more find their registers taken. Block: 256 threads.
+// Grid: any; blocks share the tiles. Best is one block a multiprocessor: more find their registers taken. Block: TILE_THREADS.
 // Shared memory: TILE_BYTES, dynamic (mma_shape.cuh).
 // Exact. Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //

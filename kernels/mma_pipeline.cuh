@@ -14,7 +14,6 @@ DEVICE u32 full_at(const u8* shared, u32 stage) { return barrier_at(shared, stag
 DEVICE u32 empty_at(const u8* shared, u32 stage) { return barrier_at(shared, STAGES + stage); }
 DEVICE u32 sums_full_at(const u8* shared) { return barrier_at(shared, 2 * STAGES); }
 DEVICE u32 sums_empty_at(const u8* shared) { return barrier_at(shared, 2 * STAGES + 1); }
-static_assert(2 * STAGES + 2 <= 8, "barriers");
 
 DEVICE void barrier_init(u32 at, u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory"); }
 DEVICE void barrier_arrive(u32 at) { asm volatile("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" ::"r"(at) : "memory"); }
@@ -92,7 +91,7 @@ DEVICE void fetch_acts_grouped(u8* shared, const Table* table, Acts acts, u32 un
 
 /// Asks for the sums, and the scales, of units `first ..`, SUMS_UNITS of them, as many as there are.
 DEVICE void fetch_sums(u8* shared, const Table* table, Acts acts, u32 units, u32 first, u32 room) {
-    constexpr u32 LANES = C::MINIMA ? 2 * SUMS_UNITS : 1, STEP = PRODUCERS / LANES;
+    constexpr u32 LANES = 2 * SUMS_UNITS, STEP = PRODUCERS / LANES;
     u32 c = threadIdx.x % LANES, at = c / 2, half = c % 2;
     if (first + at >= units) return;
 #pragma unroll 4
@@ -154,6 +153,7 @@ DEVICE void produce(u8* shared, const Work& work, u32 tile, u32 tiles, u32 strid
 
 // ---- the others
 
+/// A tile, whose first unit is there.
 template <class Work, int TILES>
 DEVICE void consume_tile(u8* shared, const Work& work, const Placed* placed, Stage& stage, u32& sums_parity) {
     const u32 units = work.k / 256;
@@ -177,6 +177,7 @@ DEVICE void consume_tile(u8* shared, const Work& work, const Placed* placed, Sta
         for (u32 first = 0; first < units; first += SUMS_UNITS) {
             barrier_wait(sums_full_at(shared), sums_parity);
             sums_parity ^= 1;
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #pragma unroll 1
             for (u32 at = 0; at < ::least(units - first, SUMS_UNITS); at++) add_least<C, TILES>(shared, placed, first + at, at, least);
             sync_warp();
@@ -211,6 +212,7 @@ DEVICE void consume(u8* shared, const Work& work, u32 tile, u32 tiles, u32 strid
 template <class Work>
 DEVICE void walk_grouped(u8* shared, const Work& work) {
     const u32 tiles = work.count(), stride = gridDim.x * gridDim.y, tile = blockIdx.y * gridDim.x + blockIdx.x;
+    if (tile >= tiles) return;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < STAGES; i++) {
             barrier_init(full_at(shared, i), PRODUCERS + 1);

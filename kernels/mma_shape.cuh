@@ -100,11 +100,11 @@ DEVICE constexpr bool fits(u32 outputs, u32 rows, u32 buffers) { return bytes_of
 #endif
 
 /// Threads of a block. Of GROUPED the first PRODUCERS do not multiply: see mma_pipeline.cuh.
-constexpr u32 PRODUCERS = GROUPED ? 128 : 0;
+constexpr u32 PRODUCERS = 128;
 #ifndef TILE_THREADS
-#define TILE_THREADS (256u + PRODUCERS)
+#define TILE_THREADS (GROUPED ? 256u + PRODUCERS : 256u)
 #endif
-constexpr u32 WARPS = (TILE_THREADS - PRODUCERS) / 32;
+constexpr u32 WARPS = (TILE_THREADS - (GROUPED ? PRODUCERS : 0)) / 32;
 /// Rows that are fetched at once, by four threads each.
 constexpr u32 PASS = TILE_THREADS / 4;
 /// Blocks on a multiprocessor.
@@ -146,18 +146,19 @@ constexpr u32 SCALES_AT = ACTS_AT + ACT_BUFFERS * BUFFER_BYTES;                 
 constexpr u32 FACTORS_AT = SCALES_AT + (FOLD || DIRECT ? 0 : 4 * GROUPS * TILE_OUTPUTS);  // [TILE_OUTPUTS] f32 (WIDE)
 constexpr u32 ACT_SCALES_AT = FACTORS_AT + (DIRECT ? 0 : 4 * TILE_OUTPUTS);                    // [ACT_BUFFERS, TILE_ROWS, ACT_SCALES] f32
 
-// GROUPED, instead of these: STAGES units; sums of the codes of SUMS_UNITS units and the scales of their rows; minima of the weights of KEPT_MINIMA units.
+// GROUPED, instead of these: STAGES units; of types with minima sums of the codes of SUMS_UNITS units with the scales of their rows, and minima of the weights of
+// the first KEPT_MINIMA units with their factors.
 constexpr u32 STAGES = 3;
-constexpr u32 KEPT_MINIMA = C::MINIMA ? 16 : 0;
-constexpr u32 SUMS_UNITS = !C::MINIMA ? 0 : UNIT_BYTES <= 144 ? 8 : 4;
-constexpr u32 STAGE_ACTS_AT = 0;                                                                   // [STAGES, 2, TILE_ROWS, 128] i8
-constexpr u32 STAGE_SCALES_AT = STAGE_ACTS_AT + STAGES * BUFFER_BYTES;                             // [STAGES, TILE_ROWS] f32
-constexpr u32 SUMS_AT = STAGE_SCALES_AT + STAGES * 4 * TILE_ROWS;                                  // [SUMS_UNITS, TILE_ROWS, 16] f16
-constexpr u32 SUMS_SCALES_AT = SUMS_AT + SUMS_UNITS * 32 * TILE_ROWS;                              // [SUMS_UNITS, TILE_ROWS] f32
-constexpr u32 KEPT_MINIMA_AT = SUMS_SCALES_AT + SUMS_UNITS * 4 * TILE_ROWS;                        // [KEPT_MINIMA, TILE_OUTPUTS, 8] u8
-constexpr u32 KEPT_LEAST_AT = KEPT_MINIMA_AT + KEPT_MINIMA * 8 * TILE_OUTPUTS;                     // [KEPT_MINIMA, TILE_OUTPUTS] f32
-constexpr u32 BARRIERS_AT = KEPT_LEAST_AT + KEPT_MINIMA * 4 * TILE_OUTPUTS;                        // [8] u64
-constexpr u32 STAGE_RAW_AT = BARRIERS_AT + 64;                                                     // [STAGES, TILE_OUTPUTS, RAW_STRIDE]; 32 bytes behind may be read
+constexpr u32 SUMS_UNITS = UNIT_BYTES <= 144 ? 8 : 4;
+constexpr u32 KEPT_MINIMA = 16;
+constexpr u32 STAGE_ACTS_AT = 0;                                                                     // [STAGES, 2, TILE_ROWS, 128] i8
+constexpr u32 STAGE_SCALES_AT = STAGE_ACTS_AT + STAGES * BUFFER_BYTES;                               // [STAGES, TILE_ROWS] f32
+constexpr u32 SUMS_AT = STAGE_SCALES_AT + STAGES * 4 * TILE_ROWS;                                    // [SUMS_UNITS, TILE_ROWS, 16] f16
+constexpr u32 SUMS_SCALES_AT = SUMS_AT + (C::MINIMA ? SUMS_UNITS * 32 * TILE_ROWS : 0);              // [SUMS_UNITS, TILE_ROWS] f32
+constexpr u32 KEPT_MINIMA_AT = SUMS_SCALES_AT + (C::MINIMA ? SUMS_UNITS * 4 * TILE_ROWS : 0);        // [KEPT_MINIMA, TILE_OUTPUTS, 8] u8
+constexpr u32 KEPT_LEAST_AT = KEPT_MINIMA_AT + (C::MINIMA ? KEPT_MINIMA * 8 * TILE_OUTPUTS : 0);     // [KEPT_MINIMA, TILE_OUTPUTS] f32
+constexpr u32 BARRIERS_AT = KEPT_LEAST_AT + (C::MINIMA ? KEPT_MINIMA * 4 * TILE_OUTPUTS : 0);        // [2 STAGES + 2] u64
+constexpr u32 STAGE_RAW_AT = BARRIERS_AT + 8 * (2 * STAGES + 2);                                     // [STAGES, TILE_OUTPUTS, RAW_STRIDE]; 32 bytes behind may be read
 
 /// Tables of GROUPED: a tile's results may be stored after what the fourth tile behind it is made of has been told.
 constexpr u32 TABLES = GROUPED ? 4 : 2;

@@ -2,14 +2,14 @@
 //
 //     out[row, output] = the canonical dot product of both (src/cpu/kernels.rs): the same bits as every other kernel gives.
 //
-// A block of 256 threads takes tiles of TILE_OUTPUTS x TILE_ROWS of the result, one after another (as many apart as the grid has blocks), and walks along K
+// A block takes tiles of TILE_OUTPUTS x TILE_ROWS of the result, one after another (as many apart as the grid has blocks), and walks along K
 // in units of 256 values. Of each unit the raw weight blocks and the codes of the activations come by asynchronous copies, one unit ahead, also from one
 // tile to the next. Weights are the left operand: a lane holds outputs g and g + 8 of one or two tiles of 16, and rows 2 t and 2 t + 1 of every tile of 8
 // (g = lane / 4, t = lane % 4). A tile with few rows takes a smaller `Share`. Three ways to multiply:
 //     all threads unpack the weights, once, to i8 codes and integer sub-scales in shared memory (mma_unpack.cuh); then each warp multiplies its part of 32
 //     outputs x 8 ROW_TILES rows (mma_multiply.cuh)
 //     DIRECT: Q4_K, Q5_K and, with two planes, Q6_K are unpacked in registers (mma_direct.cuh)
-//     GROUPED: the same on sm_90, four warps together (mma_group.cuh)
+//     GROUPED: the same on sm_90, four warps together (mma_group.cuh), with warps of their own for the copies (mma_pipeline.cuh)
 //
 // 256-wide types, three ways to the exact integer sum of a unit, by FOLD; then one fmaf per result:
 //     0  the sum of each sub-block is exact in the tensor core and multiplied with its sub-scale as an integer
