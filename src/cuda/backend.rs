@@ -226,7 +226,7 @@ impl Backend for Cuda {
     const NAME: &'static str = "cuda";
     const GAP_MAX: Duration = Duration::from_millis(30);
     const CHUNK_ROWS: usize = 4096;
-    const SPARE_ROWS: usize = 64;
+    const SPARE_ROWS: usize = 8;
     const SLICES_AHEAD: usize = 1;
     const LANES_ALIKE: bool = false;
     const CANDIDATES: usize = layout::CANDIDATES;

@@ -60,7 +60,7 @@ pub struct ModelWritten {
     #[arg(long, env = "TIDEGATE_KV", value_name = "TYPE", value_enum)]
     pub kv: Option<KvWritten>,
 
-    /// Prompt tokens that are read in one step [default: 128 on a CPU, 2048 on a CUDA device]
+    /// Prompt tokens that are read in one step [default: 128 on a CPU, 4096 on a CUDA device]
     ///
     /// Larger chunks read long prompts faster, smaller ones let running answers go on sooner. The answers are the same.
     #[arg(long, env = "TIDEGATE_CHUNK_ROWS", value_name = "N")]
