@@ -234,6 +234,9 @@ pub struct SharedExpert<B: Backend> {
     pub gated: bool,
 }
 
+/// The most rows that can be taken back after a window.
+pub const CUT_ROWS: usize = 8;
+
 /// A machine that computes windows. One thread calls it.
 ///
 /// Every computing method works on all rows of the window, and a row's result depends on no other row but through the caches
@@ -347,6 +350,9 @@ pub trait Backend: Sized + 'static {
 
     /// Forgets a slot's recurrent state.
     fn reset(&mut self, slot: Slot);
+
+    /// Takes back a slot's last `rows` rows, at most [`CUT_ROWS`], all of its last window.
+    fn cut(&mut self, slot: Slot, rows: usize);
 
     /// residual = rows of `table` named by the tokens.
     fn embed(&mut self, window: &mut Window<Self>, table: &Self::Matrix)

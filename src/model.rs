@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::{Backend, Needs, Room},
+    backend::{Backend, CUT_ROWS, Needs, Room},
     engine::executor::{Capacity, Executor, Lane, Outcome, Progress, Slot, Span},
     gguf::Gguf,
     op::{Block, Hidden, Pass, norm::Norm},
@@ -224,6 +224,7 @@ impl<B: Backend> Executor for Runner<B> {
             slices_ahead: B::SLICES_AHEAD,
             lanes_alike: B::LANES_ALIKE,
             candidates: B::CANDIDATES,
+            drafts: CUT_ROWS,
         }
     }
 
@@ -265,6 +266,10 @@ impl<B: Backend> Executor for Runner<B> {
         } else {
             Progress::Done
         })
+    }
+
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        self.backend.cut(slot, rows);
     }
 
     fn withdraw(&mut self, window: &mut Window<B>, slot: Slot) {

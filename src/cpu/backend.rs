@@ -273,6 +273,10 @@ impl Backend for Cpu {
         self.caches.reset(slot);
     }
 
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        self.caches.cut(slot, rows);
+    }
+
     fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), Infallible> {
         let (rows, residual) = window.parts_mut();
         for (row, token) in residual.chunks_exact_mut(self.width).zip(rows.tokens()) {

@@ -84,6 +84,8 @@ pub struct Span<'a> {
     pub logits: usize,
     /// What is to be known of each of these.
     pub ask: Ask,
+    /// How many tokens at the end are guesses: their rows may be taken back, as may the rows after them.
+    pub drafts: usize,
 }
 
 /// What a model can hold and how wide it is.
@@ -111,6 +113,8 @@ pub struct Capacity {
     pub lanes_alike: bool,
     /// How many likeliest tokens [`Outcome::Candidates`] holds; 0 if the executor does not tell them.
     pub candidates: usize,
+    /// Rows of a sequence's last window that can be taken back; 0 if none can, and then nothing is guessed.
+    pub drafts: usize,
 }
 
 /// Whether a pass has slices left.
@@ -142,6 +146,12 @@ pub trait Executor: 'static {
     /// Advances by one slice: a layer, or part of one where a whole layer takes more than some tens of milliseconds. A pass of the decode lane
     /// may go all the way at once. No more than [`Capacity::slices_ahead`] are still being computed on return: the engine measures the time from return to return.
     fn advance(&mut self, pass: &mut Self::Pass) -> Result<Progress, Self::Error>;
+
+    /// Takes back the last `rows` rows, at most [`Capacity::drafts`], that the slot had in a window: between that window's `finish` and the slot's
+    /// next one, which begins where the rows that stay have ended. A slot may also be `reset` instead.
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        unreachable!("{rows} rows of {slot:?} are taken back from an executor that never had guesses")
+    }
 
     /// Takes a slot's rows out of a pass between two slices. What they have left behind is torn: the slot must be `reset`.
     fn withdraw(&mut self, pass: &mut Self::Pass, slot: Slot);

@@ -99,6 +99,7 @@ impl<E: Executor> Engine<E> {
                 pages: &[PageId(0)],
                 logits: 1,
                 ask: Ask::Logits,
+                drafts: 0,
             };
             let begun = executor.now();
             let mut pass = executor.begin(lane, &[span])?;

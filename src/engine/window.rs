@@ -9,9 +9,10 @@ use std::{
 
 use super::{
     Engine, Turn,
-    active::{Choice, Ending},
+    active::{Choice, Ending, Verified},
     costs::Load,
-    executor::{Executor, Lane, Outcome, Progress, Span},
+    drafts::Terms,
+    executor::{Executor, Lane, Outcome, Progress, Slot, Span},
     request::EngineError,
     schedule::{Next, RIDES_MAX, Share, Situation, schedule},
     steps::Step,
@@ -20,7 +21,7 @@ use super::{
 /// What kind of rows a window holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Each row is a sequence's last token.
+    /// Each row is a sequence's last token, or a guess behind it.
     Decode,
     /// Prompt rows only.
     Prefill,
@@ -51,6 +52,19 @@ pub struct Census {
     pub prompt_rows: usize,
     /// Decode rows.
     pub decode_rows: usize,
+    /// Of these, guesses.
+    pub drafts: usize,
+    /// Of these, those that were right.
+    pub accepted: usize,
+}
+
+/// What a window held of one slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotStep {
+    pub(super) slot: Slot,
+    pub(super) rows: usize,
+    /// Of a sequence that decodes.
+    pub(super) verified: Option<Verified>,
 }
 
 impl Census {
@@ -74,6 +88,8 @@ impl Census {
 pub struct Parts {
     /// Admitting and choosing rows.
     pub schedule: Duration,
+    /// Predicting tokens.
+    pub draft: Duration,
     /// In the executor.
     pub compute: Duration,
     /// Choosing tokens.
@@ -85,7 +101,7 @@ pub struct Parts {
 impl Parts {
     /// All of it.
     pub fn total(&self) -> Duration {
-        self.schedule + self.compute + self.sample + self.emit
+        self.schedule + self.draft + self.compute + self.sample + self.emit
     }
 }
 
@@ -114,11 +130,19 @@ impl<E: Executor> Engine<E> {
     pub(super) fn choose_work(&mut self) -> Result<Turn, E::Error> {
         let started = self.executor.now();
         self.admit();
+        let decoding = self.active.iter().flatten();
+        let terms = Terms {
+            costs: &self.costs,
+            decoding: decoding.filter(|active| active.decodes()).count(),
+            calm: self.gap_max.as_secs_f64() / 2.0,
+            depth_max: self.board.depth_max,
+            predicted_max: 0,
+        };
         let waiting = self.active.iter_mut().flatten();
         let waiting = waiting.filter(|active| !active.reading);
         self.demands.clear();
         for active in waiting {
-            self.demands.push(active.demand(started));
+            self.demands.push(active.demand(started, &terms));
             self.board
                 .slot_parked(active.slot.0 as usize, active.is_parked());
         }
@@ -232,6 +256,7 @@ impl<E: Executor> Engine<E> {
                 census.slots += 1;
                 census.prompt_rows += prompt_rows;
                 census.decode_rows += share.rows - prompt_rows;
+                census.drafts += active.drafts();
                 self.served += 1;
                 active.serve(lane, self.served, now);
             }
@@ -244,24 +269,30 @@ impl<E: Executor> Engine<E> {
         let begun = self.executor.now();
         self.executor.finish(flight.pass)?;
         let computed = self.executor.now();
+        let mut census = flight.census;
         let mut row = 0;
         for share in &flight.shares {
-            let slot = share.slot.0 as usize;
-            let mut choice = None;
-            if let Some(active) = &mut self.active[slot] {
+            let mut verified = None;
+            if let Some(active) = &mut self.active[share.slot.0 as usize] {
                 let asks = active.asks(share.rows);
                 active.advance(share.rows, computed);
-                if asks {
-                    choice = self.choose(slot, row)?;
-                    row += 1;
-                }
+                verified = self.verify(share, row, asks)?;
+                row += asks;
             }
-            self.choices.push(choice);
+            census.accepted += verified.map_or(0, |of| of.accepted);
+            if self.steps.is_some() {
+                self.slot_steps.push(SlotStep {
+                    slot: share.slot,
+                    rows: share.rows,
+                    verified,
+                });
+            }
         }
         let sampled = self.executor.now();
         let generated = self.emit(&flight.shares, sampled);
         let parts = Parts {
             schedule: flight.schedule,
+            draft: Duration::ZERO,
             compute: flight.compute + (computed - begun),
             sample: sampled - computed,
             emit: self.executor.now() - sampled,
@@ -269,10 +300,54 @@ impl<E: Executor> Engine<E> {
         let tells = lane == Lane::Decode || self.board.capacity.lanes_alike;
         if let Some(load) = flight.load.filter(|_| tells) {
             self.costs.note_window(load, parts.total());
+            if census.kind() == Kind::Decode {
+                self.costs.note_decode(load, parts.total() - parts.draft);
+            }
         }
-        self.tell(flight.census, generated, parts);
+        self.tell(census, generated, parts);
         self.shares[lane as usize] = flight.shares;
         Ok(())
+    }
+
+    /// Chooses a sequence's next tokens: as long as what is chosen was guessed, the row after it is its own. Rows of wrong guesses are taken back. `row`
+    /// counts the rows that were asked before the sequence's own `asks`. What came of its guesses, if it could have any.
+    fn verify(
+        &mut self,
+        share: &Share,
+        row: usize,
+        asks: usize,
+    ) -> Result<Option<Verified>, E::Error> {
+        let slot = share.slot.0 as usize;
+        let Some(active) = &mut self.active[slot] else {
+            return Ok(None);
+        };
+        let (at, drafts) = (active.request.sequence.next_position(), active.drafts());
+        let decodes = active.decodes();
+        let mut accepted = 0;
+        for ask in 0..asks {
+            let Some(choice) = self.choose(slot, row + ask)? else {
+                break;
+            };
+            let goes_on = choice
+                .as_ref()
+                .is_ok_and(|choice| choice.accepted.guessed && choice.accepted.end.is_none());
+            accepted += usize::from(choice.as_ref().is_ok_and(|of| of.accepted.guessed));
+            let ends = !choice.as_ref().is_ok_and(|of| of.accepted.end.is_none());
+            self.choices.push((share.slot, choice));
+            if !goes_on {
+                let wrong = asks - ask - 1;
+                if wrong > 0 && !ends {
+                    self.executor.cut(share.slot, wrong);
+                }
+                break;
+            }
+        }
+        let active = self.active[slot].as_mut().filter(|_| decodes);
+        let verified = active.map(|active| active.verify(at, drafts, accepted));
+        if let Some(verified) = verified {
+            self.meters.drafts(&verified);
+        }
+        Ok(verified)
     }
 
     /// A sequence's next token, by what became of the `row`th row that was asked.
@@ -281,7 +356,7 @@ impl<E: Executor> Engine<E> {
         slot: usize,
         row: usize,
     ) -> Result<Option<Result<Choice, EngineError>>, E::Error> {
-        let Some(active) = &self.active[slot] else {
+        let Some(active) = &mut self.active[slot] else {
             return Ok(None);
         };
         let choice = active.choose(self.executor.outcome(row)?, &mut self.scratch);
@@ -296,20 +371,24 @@ impl<E: Executor> Engine<E> {
     fn emit(&mut self, shares: &[Share], now: Instant) -> usize {
         let mut choices = mem::take(&mut self.choices);
         let mut generated = 0;
-        for (share, choice) in shares.iter().zip(choices.drain(..)) {
-            let slot = share.slot.0 as usize;
+        for (slot, choice) in choices.drain(..) {
+            let slot = slot.0 as usize;
             let Some(active) = &mut self.active[slot] else {
                 continue;
             };
-            generated += usize::from(matches!(choice, Some(Ok(_))));
+            generated += usize::from(choice.is_ok());
             let ending = match choice {
-                None => None,
-                Some(Ok(choice)) => active.emit(choice, now, &self.meters),
-                Some(Err(error)) => Some(Ending::Failed(error)),
+                Ok(choice) => active.emit(choice, now, &self.meters),
+                Err(error) => Some(Ending::Failed(error)),
             };
-            self.board.slot(active.stats());
             if let Some(ending) = ending {
+                self.board.slot(active.stats());
                 self.release(slot, ending);
+            }
+        }
+        for share in shares {
+            if let Some(active) = &self.active[share.slot.0 as usize] {
+                self.board.slot(active.stats());
             }
         }
         self.choices = choices;
@@ -326,6 +405,7 @@ impl<E: Executor> Engine<E> {
                 census,
                 parts,
                 kv_pages: self.pages.used(),
+                by_slot: self.slot_steps.drain(..).collect(),
             };
             if !steps.put(step) {
                 self.board.drop_step();

@@ -157,6 +157,7 @@ mod tests {
             pages: &pages[slot as usize],
             logits: 1,
             ask: [Ask::Greedy, Ask::Candidates, Ask::Logits][slot as usize],
+            drafts: 0,
         };
         let (mut rows, mut expected) = (Rows::default(), Rows::default());
         rows.fill(&[span(0), span(1), span(2)]);

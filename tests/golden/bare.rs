@@ -112,6 +112,7 @@ impl<B: Backend> Bare<B> {
                 pages,
                 logits: part.tokens.len(),
                 ask,
+                drafts: 0,
             })
             .collect();
         for span in spans.iter().filter(|span| span.first == 0) {

@@ -66,6 +66,7 @@ impl Parrot {
             slices_ahead: 0,
             lanes_alike: false,
             candidates: 0,
+            drafts: 0,
         };
         Self {
             capacity,

@@ -101,6 +101,15 @@ impl Caches {
             states.reset(slot);
         }
     }
+
+    /// Keys and values need nothing: what comes next at a position replaces what is there, and nobody looks past his own.
+    pub(super) fn cut(&mut self, slot: Slot, rows: usize) {
+        if let Some((states, _)) = &mut self.delta {
+            states
+                .cut(slot, rows)
+                .expect("no more rows are taken back than the last window had");
+        }
+    }
 }
 
 /// **Units**: bytes. One KV page of one attention layer.
