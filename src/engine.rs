@@ -103,6 +103,8 @@ pub struct Engine<E: Executor> {
     shares: [Vec<Share>; Lane::COUNT],
     choices: Vec<(Slot, Result<Choice, EngineError>)>,
     slot_steps: Vec<SlotStep>,
+    /// Slots whose next tokens are being predicted.
+    predicted: Vec<Slot>,
 }
 
 impl<E: Executor> Engine<E> {
@@ -144,6 +146,7 @@ impl<E: Executor> Engine<E> {
             shares: [(); Lane::COUNT].map(|()| Vec::with_capacity(capacity.slots)),
             choices: Vec::with_capacity(capacity.logits_rows),
             slot_steps: Vec::with_capacity(capacity.slots),
+            predicted: Vec::with_capacity(capacity.slots),
             board: board.clone(),
         };
         Ok((engine, Handle::new(inbox, board)))

@@ -34,6 +34,7 @@ impl Executor for Indifferent {
             lanes_alike: false,
             candidates: 0,
             drafts: 0,
+            predicts: false,
         }
     }
 

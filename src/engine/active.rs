@@ -5,9 +5,9 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    drafts::{Plan, Source, Terms},
+    drafts::{Source, Terms},
     event::Admission,
-    executor::{Ask, Lane, Outcome, PageId, Slot, Span},
+    executor::{Ask, Guess, Lane, Outcome, PageId, Slot, Span},
     meters::Meters,
     request::{EngineError, FinishReason, Logprobs, Timings, Token},
     schedule::Demand,
@@ -85,6 +85,8 @@ pub(super) struct Active {
     pub(super) request: Box<Admission>,
     pub(super) slot: Slot,
     pub(super) pages: Vec<PageId>,
+    /// Tokens that are to be predicted before its next window.
+    predictions: usize,
     /// Whether its rows are under way on the prompt lane.
     pub(super) reading: bool,
     /// When it last had a share of a window, as [`Demand::served`] counts.
@@ -111,6 +113,7 @@ impl Active {
             request,
             slot,
             pages,
+            predictions: 0,
             reading: false,
             served: 0,
             admitted: now,
@@ -131,7 +134,10 @@ impl Active {
     /// What it wants of the next window, if its reader has room for what that can produce.
     pub(super) fn demand(&mut self, now: Instant, terms: &Terms<'_>) -> Demand {
         self.guess(terms);
-        let want = self.request.sequence.want(self.request.outbox.credit());
+        let mut want = self.request.sequence.want(self.request.outbox.credit());
+        if let Want::Decode { rows } = &mut want {
+            *rows += self.predictions;
+        }
         let parked = (want == Want::Nothing).then_some(self.parked.unwrap_or(now));
         if parked.or(self.parked).is_some() {
             self.since = now; // until now it has waited for its reader, not for rows
@@ -159,18 +165,51 @@ impl Active {
             return;
         };
         sequence.guess_nothing();
+        self.predictions = 0;
         if sequence.phase() == Phase::Decode {
             let most = sequence.drafts_max(outbox.credit());
             let plan = drafts.plan(sequence.known(), most, terms);
-            if let Plan {
-                source: Source::Lookup,
-                depth,
-                from,
-            } = plan
-            {
-                sequence.guess_again(from, depth);
+            match plan.source {
+                Source::Lookup => sequence.guess_again(plan.from, plan.depth),
+                Source::Prediction => self.predictions = plan.depth,
             }
         }
+    }
+
+    /// Whether its next token but `step` is to be predicted, those before it being guessed.
+    pub(super) fn predicts(&self, step: usize) -> bool {
+        step < self.predictions && step == self.drafts()
+    }
+
+    /// Its last token or guess, whose successor is to be predicted.
+    pub(super) fn ahead(&self, candidates: usize) -> Guess<'_> {
+        Guess {
+            slot: self.slot,
+            token: self.request.sequence.last(),
+            pages: &self.pages,
+            ask: self.request.sampler.ask(candidates),
+        }
+    }
+
+    /// Guesses one more token, as it would be chosen if the prediction were the model's own: with the noise of its position. False if that needs the
+    /// prediction's logits.
+    pub(super) fn guess_by(&mut self, outcome: Outcome<'_>, scratch: &mut Scratch) -> bool {
+        let sequence = &mut self.request.sequence;
+        let position = (sequence.next_position() + sequence.drafts()) as u64;
+        let sampler = &self.request.sampler;
+        let token = match outcome {
+            Outcome::NotFinite => None,
+            Outcome::Logits(row) => sampler.choose(row, position, scratch).ok(),
+            Outcome::Greedy(token) => Some(token),
+            Outcome::Candidates(of) => match sampler.choose_among(&of, position, scratch) {
+                None => return false,
+                token => token,
+            },
+        };
+        if let Some(token) = token {
+            sequence.guess(token);
+        }
+        true
     }
 
     /// Whether it waits for its reader.

@@ -54,8 +54,9 @@ pub struct Costs {
     attention: Attention,
     /// Without attention.
     decode: Decode,
-    /// **Units**: seconds. What predicting a token takes.
+    /// **Units**: seconds. What predicting a token takes, and how many measurements that rests on.
     prediction: f64,
+    predictions: f64,
 }
 
 impl Default for Costs {
@@ -66,6 +67,7 @@ impl Default for Costs {
             attention: Attention::default(),
             decode: Decode::default(),
             prediction: 0.0,
+            predictions: 0.0,
         }
     }
 }
@@ -102,9 +104,10 @@ impl Costs {
     /// Predicting so many tokens took so long.
     pub fn note_prediction(&mut self, tokens: usize, took: Duration) {
         let each = took.as_secs_f64() / tokens.max(1) as f64;
-        let known = self.prediction > 0.0;
-        let each = if known { each.min(2.0 * self.prediction) } else { each };
-        self.prediction += (each - self.prediction) * if known { 1.0 / 16.0 } else { 1.0 };
+        self.predictions = (self.predictions + 1.0).min(16.0);
+        let hiccup = self.predictions > 4.0 && each > 2.0 * self.prediction;
+        let each = if hiccup { 2.0 * self.prediction } else { each };
+        self.prediction += (each - self.prediction) / self.predictions;
     }
 
     /// **Units**: seconds. What predicting a token takes on average; 0 before the first.

@@ -40,7 +40,8 @@ impl Meters {
             ttft: histogram!("tidegate_ttft_seconds"),
             prompt_tokens: counter!("tidegate_prompt_tokens_total"),
             generated_tokens: counter!("tidegate_generated_tokens_total"),
-            drafts: Source::ALL.map(|source| std::array::from_fn(|place| draft_counters(source, place))),
+            drafts: Source::ALL
+                .map(|source| std::array::from_fn(|place| draft_counters(source, place))),
             queued: gauge!("tidegate_queued"),
             slots_busy: gauge!("tidegate_slots_busy"),
             pages_used: gauge!("tidegate_kv_pages_used"),
@@ -75,9 +76,9 @@ impl Meters {
 }
 
 fn draft_counters(source: Source, place: usize) -> [Counter; 2] {
-    ["tidegate_drafts_total", "tidegate_drafts_accepted_total"].map(|name| {
-        counter!(name, "source" => source.name(), "position" => (place + 1).to_string())
-    })
+    ["tidegate_drafts_total", "tidegate_drafts_accepted_total"].map(
+        |name| counter!(name, "source" => source.name(), "position" => (place + 1).to_string()),
+    )
 }
 
 fn describe() {

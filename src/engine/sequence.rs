@@ -120,6 +120,11 @@ impl Sequence {
         &self.tokens[..self.next_position()]
     }
 
+    /// The last token or guess.
+    pub fn last(&self) -> Token {
+        self.tokens[self.tokens.len() - 1]
+    }
+
     /// Guesses behind them.
     pub fn drafts(&self) -> usize {
         self.drafts

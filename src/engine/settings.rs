@@ -108,7 +108,11 @@ impl EngineSettings {
     fn depth_max(&self, capacity: &Capacity) -> usize {
         let rows = capacity.decode_rows.min(capacity.logits_rows) / capacity.slots.max(1);
         let most = capacity.drafts.min(DEPTH_MAX);
-        if self.drafts { rows.saturating_sub(1).min(most) } else { 0 }
+        if self.drafts {
+            rows.saturating_sub(1).min(most)
+        } else {
+            0
+        }
     }
 
     pub(super) fn open_step_log(&self) -> Result<Option<StepLog>, SettingsError> {

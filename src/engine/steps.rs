@@ -183,35 +183,37 @@ mod tests {
         let path = folder.path().join("steps.jsonl");
         let log = StepLog::create(&path).unwrap();
         for window in [1, 2] {
-            assert!(log.put(Step {
-                window,
-                census: Census {
-                    slots: 3,
-                    prompt_rows: 5,
-                    decode_rows: 2,
-                    drafts: 1,
-                    accepted: 1,
-                },
-                parts: Parts {
-                    schedule: Duration::from_micros(250),
-                    draft: Duration::from_micros(125),
-                    compute: Duration::from_millis(7),
-                    sample: Duration::from_micros(500),
-                    emit: Duration::ZERO,
-                },
-                kv_pages: 9,
-                by_slot: [(0, 5, None), (2, 2, Some(1))]
-                    .map(|(slot, rows, accepted)| SlotStep {
-                        slot: Slot(slot),
-                        rows,
-                        verified: accepted.map(|accepted| Verified {
-                            source: Source::Prediction,
-                            drafts: 1,
-                            accepted,
-                        }),
-                    })
-                    .into(),
-            }));
+            assert!(
+                log.put(Step {
+                    window,
+                    census: Census {
+                        slots: 3,
+                        prompt_rows: 5,
+                        decode_rows: 2,
+                        drafts: 1,
+                        accepted: 1,
+                    },
+                    parts: Parts {
+                        schedule: Duration::from_micros(250),
+                        draft: Duration::from_micros(125),
+                        compute: Duration::from_millis(7),
+                        sample: Duration::from_micros(500),
+                        emit: Duration::ZERO,
+                    },
+                    kv_pages: 9,
+                    by_slot: [(0, 5, None), (2, 2, Some(1))]
+                        .map(|(slot, rows, accepted)| SlotStep {
+                            slot: Slot(slot),
+                            rows,
+                            verified: accepted.map(|accepted| Verified {
+                                source: Source::Prediction,
+                                drafts: 1,
+                                accepted,
+                            }),
+                        })
+                        .into(),
+                })
+            );
         }
         drop(log);
         let line = |window| {

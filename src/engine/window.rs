@@ -12,7 +12,7 @@ use super::{
     active::{Choice, Ending, Verified},
     costs::Load,
     drafts::Terms,
-    executor::{Executor, Lane, Outcome, Progress, Slot, Span},
+    executor::{Executor, Guess, Lane, Outcome, Progress, Slot, Span},
     request::EngineError,
     schedule::{Next, RIDES_MAX, Share, Situation, schedule},
     steps::Step,
@@ -115,6 +115,8 @@ pub(super) struct Flight<P> {
     load: Option<Load>,
     /// What its scheduling took.
     schedule: Duration,
+    /// What predicting took.
+    draft: Duration,
     /// What it has taken so far: beginning and slices, without what came between.
     compute: Duration,
 }
@@ -136,7 +138,11 @@ impl<E: Executor> Engine<E> {
             decoding: decoding.filter(|active| active.decodes()).count(),
             calm: self.gap_max.as_secs_f64() / 2.0,
             depth_max: self.board.depth_max,
-            predicted_max: 0,
+            predicted_max: if self.board.capacity.predicts {
+                self.board.depth_max
+            } else {
+                0
+            },
         };
         let waiting = self.active.iter_mut().flatten();
         let waiting = waiting.filter(|active| !active.reading);
@@ -174,6 +180,10 @@ impl<E: Executor> Engine<E> {
         let begun = self.executor.now();
         let mut shares = mem::take(&mut self.shares[lane as usize]);
         mem::swap(&mut shares, &mut self.plan);
+        if lane == Lane::Decode {
+            self.predict(&mut shares)?;
+        }
+        let predicted = self.executor.now();
         let census = self.serve(lane, &shares, begun);
         let active = &self.active;
         let candidates = self.board.capacity.candidates;
@@ -193,9 +203,62 @@ impl<E: Executor> Engine<E> {
             shares,
             census,
             schedule: begun - started,
-            compute: self.executor.now() - begun,
+            draft: predicted - begun,
+            compute: self.executor.now() - predicted,
         });
         Ok(Turn::Busy)
+    }
+
+    /// Predicts the tokens that are to be predicted for a window, one after the other for all its sequences together. A sequence may get fewer rows by it.
+    fn predict(&mut self, shares: &mut [Share]) -> Result<(), E::Error> {
+        let begun = self.executor.now();
+        let mut tokens = 0;
+        for step in 0.. {
+            let active = &self.active;
+            let goes_on = |share: &&Share| {
+                active[share.slot.0 as usize]
+                    .as_ref()
+                    .is_some_and(|active| active.predicts(step))
+            };
+            self.predicted.clear();
+            self.predicted
+                .extend(shares.iter().filter(goes_on).map(|share| share.slot));
+            if self.predicted.is_empty() {
+                break;
+            }
+            let candidates = self.board.capacity.candidates;
+            let guesses: Vec<Guess<'_>> = self
+                .predicted
+                .iter()
+                .filter_map(|slot| Some(active[slot.0 as usize].as_ref()?.ahead(candidates)))
+                .collect();
+            tokens += guesses.len();
+            self.executor.predict(step, &guesses)?;
+            for row in 0..self.predicted.len() {
+                let slot = self.predicted[row].0 as usize;
+                let Some(active) = &mut self.active[slot] else {
+                    continue;
+                };
+                let told = active.guess_by(self.executor.outcome(row)?, &mut self.scratch);
+                if !told {
+                    let logits = Outcome::Logits(self.executor.logits(row)?);
+                    active.guess_by(logits, &mut self.scratch);
+                }
+            }
+        }
+        if tokens == 0 {
+            return Ok(());
+        }
+        for share in shares {
+            if let Some(active) = &self.active[share.slot.0 as usize]
+                && active.decodes()
+            {
+                share.rows = 1 + active.drafts();
+            }
+        }
+        self.costs
+            .note_prediction(tokens, self.executor.now() - begun);
+        Ok(())
     }
 
     /// Advances a lane's pass by a slice, and completes it with the last.
@@ -292,7 +355,7 @@ impl<E: Executor> Engine<E> {
         let generated = self.emit(&flight.shares, sampled);
         let parts = Parts {
             schedule: flight.schedule,
-            draft: Duration::ZERO,
+            draft: flight.draft,
             compute: flight.compute + (computed - begun),
             sample: sampled - computed,
             emit: self.executor.now() - sampled,

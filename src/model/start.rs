@@ -45,7 +45,10 @@ impl<B: Backend> Prepared<B> {
         mut backend: B,
         settings: &ModelSettings,
     ) -> Result<Self, LoadError> {
-        let model = family::load(file, &mut backend)?;
+        let mut model = family::load(file, &mut backend)?;
+        if !settings.engine.drafts {
+            model = model.without_prediction();
+        }
         let context = settings
             .context_tokens
             .unwrap_or(CONTEXT_DEFAULT)

@@ -26,7 +26,8 @@ pub(crate) const CAPACITY: Capacity = Capacity {
     slices_ahead: 0,
     lanes_alike: false,
     candidates: 0,
-            drafts: 0,
+    drafts: 0,
+    predicts: false,
 };
 
 pub(crate) fn settings() -> EngineSettings {
@@ -207,7 +208,10 @@ fn a_reader_who_stops_parks_his_own_sequence_and_no_other() {
         (Ok(Turn::Idle), Health::Idle)
     );
     let (found, _) = read_to_end(&mut engine, &mut slow);
-    assert_eq!(found, solo(&request(0, 9, 30), CAPACITY.context, &Behaviour::default()).0);
+    assert_eq!(
+        found,
+        solo(&request(0, 9, 30), CAPACITY.context, &Behaviour::default()).0
+    );
 }
 
 #[test]
@@ -492,7 +496,10 @@ fn a_late_answer_ends_whether_it_waits_or_runs() {
     assert_eq!(behaviour.calls.clock.load(Relaxed), at(33));
     assert!(before.iter().all(Result::is_ok));
     let (found, _) = read_to_end(&mut engine, &mut comes_in_time);
-    assert_eq!(found, solo(&request(1, 10, 2), 256, &Behaviour::default()).0);
+    assert_eq!(
+        found,
+        solo(&request(1, 10, 2), 256, &Behaviour::default()).0
+    );
     let stats = handle.stats();
     assert_eq!(
         (stats.slots_busy, stats.pages_used, stats.queued),

@@ -26,22 +26,25 @@ const ROOMY: Capacity = Capacity {
 };
 
 /// Sequences repeat themselves, and a row costs a tenth of a window.
-fn start(settings: &EngineSettings) -> (Engine<Fake>, Handle, Behaviour) {
+fn start(settings: &EngineSettings, predicts: bool) -> (Engine<Fake>, Handle, Behaviour) {
     let behaviour = Behaviour {
         habits: true,
         cost: Some(|work| 90 * US + work.rows as u32 * 10 * US),
         ..Behaviour::default()
     };
-    let (engine, handle) = Engine::new(Fake::new(ROOMY, behaviour.clone()), settings).unwrap();
+    let capacity = Capacity { predicts, ..ROOMY };
+    let fake = Fake::new(capacity, behaviour.clone());
+    let (engine, handle) = Engine::new(fake, settings).unwrap();
     (engine, handle, behaviour)
 }
 
 /// All of them at once: their tokens and what was guessed and right for each, and the windows that it took.
 fn answers(
     settings: &EngineSettings,
+    predicts: bool,
     requests: &[Request],
 ) -> (Vec<(Vec<Token>, usize, usize)>, u64, Behaviour) {
-    let (mut engine, handle, behaviour) = start(settings);
+    let (mut engine, handle, behaviour) = start(settings, predicts);
     let mut streams: Vec<_> = requests
         .iter()
         .map(|request| handle.submit(request.clone()).unwrap())
@@ -91,8 +94,7 @@ fn roomy_settings() -> EngineSettings {
     }
 }
 
-#[test]
-fn guesses_save_windows_and_change_no_token() {
+fn check(predicts: bool) {
     let settings = roomy_settings();
     let off = EngineSettings {
         drafts: false,
@@ -110,13 +112,13 @@ fn guesses_save_windows_and_change_no_token() {
             sampling,
             ..long(5)
         };
-        let (with, fewer, behaviour) = answers(&settings, std::slice::from_ref(&asked));
-        let (without, windows, plain) = answers(&off, std::slice::from_ref(&asked));
+        let (with, fewer, behaviour) = answers(&settings, predicts, std::slice::from_ref(&asked));
+        let (without, windows, plain) = answers(&off, predicts, std::slice::from_ref(&asked));
         let refused = Request {
             drafts: false,
             ..asked.clone()
         };
-        let (refused, same, _) = answers(&settings, &[refused]);
+        let (refused, same, _) = answers(&settings, predicts, &[refused]);
         let (expected, _) = solo(&asked, ROOMY.context, &behaviour);
         assert_eq!(with[0].0, expected);
         assert_eq!((&without[0], windows), (&(expected.clone(), 0, 0), same));
@@ -135,8 +137,17 @@ fn guesses_save_windows_and_change_no_token() {
         );
     }
     // mostly right where a sequence mostly repeats itself
-    let (greedy, fewer, _) = answers(&settings, &[long(0)]);
-    assert!(greedy[0].2 * 2 > greedy[0].1 && fewer < 140, "{fewer} windows");
+    let (greedy, fewer, _) = answers(&settings, predicts, &[long(0)]);
+    assert!(
+        greedy[0].2 * 2 > greedy[0].1 && fewer < 140,
+        "{fewer} windows"
+    );
+}
+
+#[test]
+fn guesses_save_windows_and_change_no_token() {
+    check(false);
+    check(true);
 }
 
 /// The rows that a slot had in every window that it decoded in, as the step log tells.
@@ -153,8 +164,7 @@ fn rows_of(path: &Path, slot: u64) -> Vec<u64> {
         .collect()
 }
 
-#[test]
-fn a_sampled_sequence_changes_nobody_elses_rows() {
+fn check_rows(predicts: bool) {
     let folder = tempfile::tempdir().unwrap();
     let rows = |name: &str, sampling: Sampling| {
         let path = folder.path().join(name);
@@ -164,7 +174,7 @@ fn a_sampled_sequence_changes_nobody_elses_rows() {
         };
         let mut requests = [0, 7, 13, 29].map(long);
         requests[3].sampling = sampling;
-        let (answers, _, behaviour) = answers(&settings, &requests);
+        let (answers, _, behaviour) = answers(&settings, predicts, &requests);
         for (answer, request) in answers.iter().zip(&requests) {
             assert_eq!(answer.0, solo(request, ROOMY.context, &behaviour).0);
         }
@@ -178,4 +188,10 @@ fn a_sampled_sequence_changes_nobody_elses_rows() {
         let both = greedy.len().min(beside.len()).min(60);
         assert_eq!(greedy[..both], beside[..both]);
     }
+}
+
+#[test]
+fn a_sampled_sequence_changes_nobody_elses_rows() {
+    check_rows(false);
+    check_rows(true);
 }

@@ -14,8 +14,8 @@ use std::{
 use tidegate::{
     engine::{
         executor::{
-            Ask, Candidates, Capacity, Executor, Lane, Outcome, PAGE_TOKENS, PageId, Progress,
-            Slot, Span,
+            Ask, Candidates, Capacity, Executor, Guess, Lane, Outcome, PAGE_TOKENS, PageId,
+            Progress, Slot, Span,
         },
         request::{FinishReason, Request, Token},
     },
@@ -88,6 +88,8 @@ struct State {
     hashes: Vec<u64>,
     /// Rows of the last window that may be taken back.
     loose: usize,
+    /// After the tokens and guesses whose successors were predicted.
+    ahead: Vec<u64>,
     /// Rows of it were abandoned: unusable until it is reset.
     torn: bool,
 }
@@ -189,6 +191,20 @@ impl Fake {
             "{:?} twice at once",
             span.slot
         );
+    }
+
+    /// Notes what will be told of a row.
+    fn tell(&mut self, hash: u64, token: Token, ask: Ask) {
+        let logits: Vec<f32> = logits(hash, token, &self.behaviour).collect();
+        let mut ids: Vec<Token> = (0..VOCAB as Token).collect();
+        ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+        ids.truncate(self.capacity.candidates.max(1));
+        self.asked.push(Asked {
+            ask,
+            ranked: ids.iter().map(|id| logits[*id as usize]).collect(),
+            ids,
+            logits,
+        });
     }
 
     /// The hash of positions `0..=row.position`, read back from the pages. `before` is that of the row before, in the same pages.
@@ -313,6 +329,23 @@ impl Executor for Fake {
         })
     }
 
+    /// Mostly what the model will say.
+    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), Broken> {
+        assert!(self.capacity.predicts && self.under_way[Lane::Decode as usize].is_none());
+        self.asked.clear();
+        for guess in guesses {
+            let state = &mut self.states[guess.slot.0 as usize];
+            assert!(!state.torn && state.ahead.len() >= step);
+            state.ahead.truncate(step);
+            let before = state.ahead.last().copied().unwrap_or(state.hash());
+            let hash = absorb(before, guess.token);
+            state.ahead.push(hash);
+            let wrong = u64::from(mix(hash ^ 77).is_multiple_of(3));
+            self.tell(hash.wrapping_add(wrong), guess.token, guess.ask);
+        }
+        Ok(())
+    }
+
     fn withdraw(&mut self, pass: &mut Pass, slot: Slot) {
         let slots = self.under_way[pass.lane as usize].as_mut().unwrap();
         assert!(slots.contains(&slot), "{slot:?} has no rows in the pass");
@@ -345,16 +378,7 @@ impl Executor for Fake {
                 row.slot
             );
             if let Some(ask) = row.ask {
-                let logits: Vec<f32> = logits(hash, row.token, &self.behaviour).collect();
-                let mut ids: Vec<Token> = (0..VOCAB as Token).collect();
-                ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
-                ids.truncate(self.capacity.candidates.max(1));
-                self.asked.push(Asked {
-                    ask,
-                    ranked: ids.iter().map(|id| logits[*id as usize]).collect(),
-                    ids,
-                    logits,
-                });
+                self.tell(hash, row.token, ask);
             }
         }
         Ok(())
@@ -405,11 +429,7 @@ pub(crate) enum End {
 }
 
 /// What a request must give, whatever else is going on: computed straight from its definition, without an engine.
-pub(crate) fn solo(
-    request: &Request,
-    context: usize,
-    behaviour: &Behaviour,
-) -> (Vec<Token>, End) {
+pub(crate) fn solo(request: &Request, context: usize, behaviour: &Behaviour) -> (Vec<Token>, End) {
     let mut sampler = Sampler::new(&request.sampling, &request.prompt);
     let mut hash = request.prompt.iter().copied().fold(0, absorb);
     let mut tokens = Vec::new();

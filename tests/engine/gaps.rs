@@ -119,6 +119,7 @@ impl Room {
             context: 120_000,
             slices_ahead: 0,
             drafts: 0,
+            predicts: false,
             lanes_alike: false,
             candidates: 8,
         };
@@ -329,7 +330,11 @@ fn parked_streams_do_not_hold_up_a_prompt() {
                 None => {}
             }
         }
-        let (expected, _) = solo(&request(i as Token, 20, 500), room.handle.context(), &Behaviour::default());
+        let (expected, _) = solo(
+            &request(i as Token, 20, 500),
+            room.handle.context(),
+            &Behaviour::default(),
+        );
         assert_eq!(tokens, expected);
     }
 }

@@ -178,6 +178,7 @@ impl Evening {
             lanes_alike: machine != LANES_DIFFER,
             candidates: dice.pick(&[0, 1, 6, VOCAB]),
             drafts: dice.pick(&[0, 1, 3, 8]),
+            predicts: dice.once_in(2),
         };
         let settings = EngineSettings {
             queue: dice.pick(&[0, 1, 3, 20]),

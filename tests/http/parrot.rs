@@ -67,6 +67,7 @@ impl Parrot {
             lanes_alike: false,
             candidates: 0,
             drafts: 0,
+            predicts: false,
         };
         Self {
             capacity,

@@ -113,7 +113,10 @@ mod tests {
             .for_each(|(rows, took)| decode.note(*rows, *took));
         for (rows, took) in expected {
             let found = decode.expect(*rows).unwrap();
-            assert!((found - took).abs() < 1e-9, "{rows} rows: {found}, not {took}");
+            assert!(
+                (found - took).abs() < 1e-9,
+                "{rows} rows: {found}, not {took}"
+            );
         }
     }
 

@@ -95,7 +95,10 @@ mod tests {
         let mut costs = Costs::default();
         for rows in 1..=64 {
             let us = base + row * rows as f64;
-            costs.note_decode(Load { rows, attended: 0 }, Duration::from_nanos((1e3 * us) as u64));
+            costs.note_decode(
+                Load { rows, attended: 0 },
+                Duration::from_nanos((1e3 * us) as u64),
+            );
         }
         costs
     }

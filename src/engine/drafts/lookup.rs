@@ -75,7 +75,9 @@ impl Lookup {
     fn bucket(&self, known: &[Token]) -> Option<usize> {
         let gram = known.last_chunk::<GRAM>()?;
         let hash = gram.iter().fold(0u64, |hash, token| {
-            (hash ^ u64::from(*token)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+            (hash ^ u64::from(*token))
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .rotate_left(29)
         });
         Some(hash as usize & (self.heads.len() - 1))
     }
