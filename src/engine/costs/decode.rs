@@ -2,36 +2,60 @@
 
 /// Rows that are told apart.
 const ROWS_MAX: usize = 96;
-/// Measurements that an average remembers.
-const MEMORY: f64 = 16.0;
-/// A measurement that is this many times the average counts as so many times it: hiccups are no measurements.
-const OUTLIER: f64 = 2.0;
-/// Windows after which an average counts as not measured.
-const FRESH: u32 = 2048;
+/// The last measurements that count. What interrupts a window makes it longer, nothing makes it shorter: so of these the lowest third is believed.
+const LAST: usize = 15;
+/// Windows after which what was measured counts as not measured: many where it rests on several measurements, few where it may have been an interruption.
+const FRESH: [u32; 2] = [256, 2048];
+/// What counts as several.
+const SEVERAL: usize = 4;
 /// What a row is assumed to add to a window, as a share of what a row of the window takes: too little, so that it is tried.
 const ASSUMED: f64 = 0.5;
 
 /// Windows of one number of rows.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    /// **Units**: seconds.
+struct Class {
+    /// **Units**: seconds. The first `count`, in no order.
+    last: [f64; LAST],
+    count: usize,
+    /// Where the next one goes.
+    next: usize,
+    /// What is believed.
     took: f64,
-    count: f64,
     /// Windows of other numbers of rows since.
     age: u32,
+}
+
+impl Class {
+    fn note(&mut self, took: f64) {
+        if !self.fresh() {
+            *self = Self::default(); // the world has changed
+        }
+        self.last[self.next] = took;
+        self.next = (self.next + 1) % LAST;
+        self.count = LAST.min(self.count + 1);
+        let mut last = self.last;
+        let last = &mut last[..self.count];
+        last.sort_unstable_by(f64::total_cmp);
+        self.took = last[self.count / 3];
+        self.age = 0;
+    }
+
+    fn fresh(&self) -> bool {
+        self.age <= FRESH[usize::from(self.count >= SEVERAL)]
+    }
 }
 
 /// Times by number of rows.
 #[derive(Clone, Debug)]
 pub(super) struct Decode {
     /// `of[i]` is for `i + 1` rows.
-    of: [Mean; ROWS_MAX],
+    of: [Class; ROWS_MAX],
 }
 
 impl Default for Decode {
     fn default() -> Self {
         Self {
-            of: [Mean::default(); ROWS_MAX],
+            of: [Class::default(); ROWS_MAX],
         }
     }
 }
@@ -42,36 +66,24 @@ impl Decode {
         let Some(index) = rows.checked_sub(1).filter(|index| *index < ROWS_MAX) else {
             return;
         };
-        for mean in &mut self.of {
-            mean.age = mean.age.saturating_add(1);
+        for class in &mut self.of {
+            class.age = class.age.saturating_add(1);
         }
-        let mean = &mut self.of[index];
-        if mean.age > FRESH {
-            mean.count = mean.count.min(1.0); // the world has changed
-        }
-        let took = if mean.count >= 4.0 {
-            took.min(OUTLIER * mean.took)
-        } else {
-            took
-        };
-        mean.count = (mean.count + 1.0).min(MEMORY);
-        mean.took += (took - mean.took) / mean.count;
-        mean.age = 0;
+        self.of[index].note(took);
     }
 
     /// What a window of so many rows takes, if anything was measured: in proportion between two measured numbers of rows, and beyond them as the last ones grow.
     pub(super) fn expect(&self, rows: usize) -> Option<f64> {
-        let fresh = self.known(FRESH);
-        if let Some(found) = between(fresh, rows) {
-            return Some(found);
-        }
-        between(self.known(u32::MAX), rows)
+        between(self.known(Class::fresh), rows).or(between(self.known(|_| true), rows))
     }
 
-    fn known(&self, age: u32) -> impl DoubleEndedIterator<Item = (usize, f64)> + Clone {
+    fn known(
+        &self,
+        counts: impl Fn(&Class) -> bool + Clone,
+    ) -> impl DoubleEndedIterator<Item = (usize, f64)> + Clone {
         let known = self.of.iter().enumerate();
-        let known = known.filter(move |(_, mean)| mean.count > 0.0 && mean.age <= age);
-        known.map(|(index, mean)| (index + 1, mean.took))
+        let known = known.filter(move |(_, class)| class.count > 0 && counts(class));
+        known.map(|(index, class)| (index + 1, class.took))
     }
 }
 
@@ -134,11 +146,15 @@ mod tests {
     fn a_hiccup_counts_little_and_old_measurements_do_not() {
         let mut decode = Decode::default();
         (0..20).for_each(|_| decode.note(2, 1.0));
-        decode.note(2, 100.0);
-        assert!(decode.expect(2).unwrap() < 1.07);
+        (0..4).for_each(|_| decode.note(2, 100.0));
+        assert_eq!(decode.expect(2), Some(1.0));
         decode.note(1, 0.5);
-        (0..=FRESH).for_each(|_| decode.note(1, 0.5));
+        (0..=FRESH[1]).for_each(|_| decode.note(1, 0.5));
         assert_eq!(decode.expect(2), Some(0.75)); // as if it had never been measured
+        decode.note(3, 100.0); // perhaps a hiccup: not held against it for long
+        assert!(decode.expect(2).unwrap() > 9.0);
+        (0..=FRESH[0]).for_each(|_| decode.note(1, 0.5));
+        assert_eq!(decode.expect(2), Some(0.75));
         decode.note(0, 9.0);
         decode.note(ROWS_MAX + 1, 9.0);
         assert_eq!(decode.expect(1), Some(0.5));
