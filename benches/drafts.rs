@@ -42,15 +42,43 @@ struct Args {
 }
 
 const WHO: [&str; 12] = [
-    "a brave frog", "a tired baker", "a shy dragon", "a small robot", "an old sailor", "a clever fox", "a quiet girl",
-    "a lonely whale", "a proud rooster", "a curious cat", "a young gardener", "a lost bear",
+    "a brave frog",
+    "a tired baker",
+    "a shy dragon",
+    "a small robot",
+    "an old sailor",
+    "a clever fox",
+    "a quiet girl",
+    "a lonely whale",
+    "a proud rooster",
+    "a curious cat",
+    "a young gardener",
+    "a lost bear",
 ];
 const WHAT: [&str; 9] = [
-    "learns to fly", "finds a golden key", "has a birthday", "builds a boat", "looks for a friend", "gets lost in the woods",
-    "wants to see the sea", "plants a seed", "hears a strange noise",
+    "learns to fly",
+    "finds a golden key",
+    "has a birthday",
+    "builds a boat",
+    "looks for a friend",
+    "gets lost in the woods",
+    "wants to see the sea",
+    "plants a seed",
+    "hears a strange noise",
 ];
 const THINGS: [&str; 12] = [
-    "a volcano", "a library", "a bridge", "rain", "a bee", "bread", "the moon", "a river", "a school", "music", "snow", "a garden",
+    "a volcano",
+    "a library",
+    "a bridge",
+    "rain",
+    "a bee",
+    "bread",
+    "the moon",
+    "a river",
+    "a school",
+    "music",
+    "snow",
+    "a garden",
 ];
 
 /// A kind of conversation.
@@ -91,7 +119,10 @@ impl Scene {
             Self::Dialogue => vec![
                 format!("What is {thing}?"),
                 String::new(),
-                format!("Thank you! And what do you know about {}?", THINGS[(nth * 7 + 3) % THINGS.len()]),
+                format!(
+                    "Thank you! And what do you know about {}?",
+                    THINGS[(nth * 7 + 3) % THINGS.len()]
+                ),
             ],
             Self::Noise => Vec::new(),
         }
@@ -159,7 +190,9 @@ impl Written {
 }
 
 async fn write(handle: &Handle, requests: &[Request]) -> Result<Written, Failure> {
-    let answers = requests.iter().map(|request| answer(handle, request.clone()));
+    let answers = requests
+        .iter()
+        .map(|request| answer(handle, request.clone()));
     let mut written = Written::default();
     let begun = processor_time();
     let answers = try_join_all(answers).await?;
@@ -344,7 +377,15 @@ fn main() -> Result<(), Failure> {
         println!("{name}: {} rounds", args.rounds);
         println!(
             "{:>10} {:>7} {:>8} {:>11} {:>8} {:>8} {:>10} {:>9} {:>10}",
-            "scene", "T", "streams", "plain tok/s", "ratio", "lowest", "processor", "guesses", "right"
+            "scene",
+            "T",
+            "streams",
+            "plain tok/s",
+            "ratio",
+            "lowest",
+            "processor",
+            "guesses",
+            "right"
         );
     }
     let scenes: &[Scene] = if talks {
@@ -365,7 +406,10 @@ fn main() -> Result<(), Failure> {
         }
     }
     if args.common.json {
-        println!("{}", json!({"bench": "drafts", "model": name, "rounds": args.rounds, "drafts": rows}));
+        println!(
+            "{}",
+            json!({"bench": "drafts", "model": name, "rounds": args.rounds, "drafts": rows})
+        );
     }
     for side in [bench.guessing, bench.plain] {
         side.stopper.stop(Duration::from_secs(10))?;

@@ -27,6 +27,7 @@ mod settings;
 mod stats;
 mod steps;
 mod thread;
+mod verify;
 pub mod window;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};

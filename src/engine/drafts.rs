@@ -27,9 +27,9 @@ pub(super) const DEPTH_MAX: usize = 8;
 /// Windows after which one goes without guesses, so that it is known what that costs.
 const PLAIN_EVERY: u32 = 256;
 
-/// Windows without guesses after which one is predicted all the same, so that it is known whether that is right. If a row and a prediction took as
-/// long as a window, this would be 1.6 % of the time.
-const TRIAL_EVERY: u32 = 64;
+/// Windows without predictions after which something is predicted all the same, so that it is known whether that is right; after every such trial in a row twice as
+/// many, up to the last. If a row and a prediction took as long as a window, the first would be 1.6 % of the time.
+const TRIAL_EVERY: [u32; 2] = [64, 1024];
 
 /// Where a guess comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub(super) struct Plan {
     pub(super) depth: usize,
     /// Of [`Source::Lookup`]: the position from which on tokens come again.
     pub(super) from: usize,
+    /// Whether it is not expected to pay.
+    trial: bool,
 }
 
 impl Plan {
@@ -68,6 +70,7 @@ impl Plan {
         source: Source::Lookup,
         depth: 0,
         from: 0,
+        trial: false,
     };
 }
 
@@ -97,6 +100,8 @@ pub(super) struct Drafts {
     since_plain: u32,
     /// Windows since something was predicted.
     since_predicted: u32,
+    /// After how many of them there is a trial.
+    trial_every: u32,
     /// Guesses that were verified, and those that were right.
     pub(super) verified: usize,
     pub(super) accepted: usize,
@@ -114,6 +119,7 @@ impl Drafts {
             plan: Plan::NOTHING,
             since_plain: 0,
             since_predicted: 0,
+            trial_every: TRIAL_EVERY[0],
             verified: 0,
             accepted: 0,
         }
@@ -155,9 +161,10 @@ impl Drafts {
             Some(bill) => bill.best((0..predicted_max).map(|nth| self.rates.prediction(nth))),
             None => Choice::NOTHING,
         };
-        let trial = predicted_max > 0 && self.since_predicted >= TRIAL_EVERY;
+        let due = predicted_max > 0 && self.since_predicted >= self.trial_every;
+        let trial = due && looked_up.depth == 0 && predicted.depth == 0;
         let (source, depth) = match (looked_up.depth, predicted.depth) {
-            (0, 0) if trial => (Source::Prediction, 1),
+            _ if trial => (Source::Prediction, 1),
             (0, _) => (Source::Prediction, predicted.depth),
             (_, 0) => (Source::Lookup, looked_up.depth),
             _ if predicted.worth > looked_up.worth => (Source::Prediction, predicted.depth),
@@ -168,6 +175,7 @@ impl Drafts {
             source,
             depth,
             from,
+            trial,
         }
     }
 
@@ -197,6 +205,11 @@ impl Drafts {
         }
         if self.plan.source == Source::Prediction && drafted > 0 {
             self.since_predicted = 0;
+            self.trial_every = if self.plan.trial {
+                TRIAL_EVERY[1].min(2 * self.trial_every)
+            } else {
+                TRIAL_EVERY[0]
+            };
             for nth in 0..drafted.min(accepted + 1) {
                 self.rates.note_prediction(nth, nth < accepted);
             }

@@ -38,12 +38,15 @@ fn start(settings: &EngineSettings, predicts: bool) -> (Engine<Fake>, Handle, Be
     (engine, handle, behaviour)
 }
 
+/// An answer's tokens, how many were guessed, and how many of these were right.
+type Told = (Vec<Token>, usize, usize);
+
 /// All of them at once: their tokens and what was guessed and right for each, and the windows that it took.
 fn answers(
     settings: &EngineSettings,
     predicts: bool,
     requests: &[Request],
-) -> (Vec<(Vec<Token>, usize, usize)>, u64, Behaviour) {
+) -> (Vec<Told>, u64, Behaviour) {
     let (mut engine, handle, behaviour) = start(settings, predicts);
     let mut streams: Vec<_> = requests
         .iter()
