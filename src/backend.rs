@@ -46,11 +46,13 @@ pub enum Act {
     Router,
     /// The shared expert's gate, one value a row.
     SharedGate,
+    /// A prediction block's input before its projection: `[normed embedding | normed hidden state]`.
+    Paired,
 }
 
 impl Act {
     /// How many there are.
-    pub const COUNT: usize = Act::SharedGate as usize + 1;
+    pub const COUNT: usize = Act::Paired as usize + 1;
 }
 
 /// The widths of the buffers, `0` where a model has no use for one.
@@ -127,6 +129,8 @@ pub struct Needs {
     pub shared_widths: Vec<usize>,
     /// Width of a row of logits.
     pub vocab: usize,
+    /// Whether there is a prediction block, so that final hidden states are kept.
+    pub predicts: bool,
     /// The layers of the trunk that have experts, in their order.
     pub expert_layers: Vec<ExpertLayer>,
     /// **Units**: bytes. Weights of the trunk that every row reads: all but the experts it chooses among.
@@ -234,6 +238,12 @@ pub struct SharedExpert<B: Backend> {
     pub gated: bool,
 }
 
+/// Positions of a slot whose final hidden states are kept, so that a prediction block can read what it has not read yet.
+pub const HIDDEN_ROWS: usize = 128;
+
+/// The most rows that can be taken back after a window.
+pub const CUT_ROWS: usize = 8;
+
 /// A machine that computes windows. One thread calls it.
 ///
 /// Every computing method works on all rows of the window, and a row's result depends on no other row but through the caches
@@ -270,6 +280,9 @@ pub trait Backend: Sized + 'static {
     type Vector;
     /// The residual of a window, `[rows, width] f32`.
     type Residual;
+
+    /// Whether it computes prediction blocks.
+    const PREDICTS: bool = false;
 
     /// Makes a matrix of the file usable. No copy where the backend reads the mapped file.
     fn matrix(
@@ -348,6 +361,9 @@ pub trait Backend: Sized + 'static {
     /// Forgets a slot's recurrent state.
     fn reset(&mut self, slot: Slot);
 
+    /// Takes back a slot's last `rows` rows, at most [`CUT_ROWS`], all of its last window.
+    fn cut(&mut self, slot: Slot, rows: usize);
+
     /// residual = rows of `table` named by the tokens.
     fn embed(&mut self, window: &mut Window<Self>, table: &Self::Matrix)
     -> Result<(), Self::Error>;
@@ -374,6 +390,15 @@ pub trait Backend: Sized + 'static {
     /// `Mixed` = attention of `Query`, after bias, norm and rotation, over the sequence's keys and values, to which the window's own
     /// `Key` and `Value` rows are appended first.
     fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), Self::Error>;
+
+    /// Appends the rows' `Key`, after bias, norm and rotation, and `Value` to their sequences' keys and values.
+    fn remember(
+        &mut self,
+        rows: &Rows,
+        weights: &AttentionWeights<Self>,
+    ) -> Result<(), Self::Error> {
+        self.attend(rows, weights)
+    }
 
     /// `Mixed` = gated delta net of `DeltaQkv`, `DeltaZ`, `DeltaBeta` (and `DeltaDecay`); advances the slots' states.
     fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Self::Error>;
@@ -402,6 +427,38 @@ pub trait Backend: Sized + 'static {
         eps: f32,
         output: &Self::Matrix,
     ) -> Result<(), Self::Error>;
+
+    /// Keeps the normed residual of these rows of a window, each as the hidden state of the position `ahead` positions after its own: of a slot the last
+    /// [`HIDDEN_ROWS`] positions are kept.
+    fn keep(
+        &mut self,
+        window: &Window<Self>,
+        rows: Range<usize>,
+        ahead: usize,
+        norm: &Self::Vector,
+        eps: f32,
+    ) -> Result<(), Self::Error> {
+        let _ = (window, rows, ahead, norm, eps);
+        unreachable!("{} computes no prediction blocks", Self::NAME)
+    }
+
+    /// `Paired` = `[norm(row of table named by the token) | norm(hidden state that is kept for the position)]`, with weights for both norms.
+    fn pair(
+        &mut self,
+        window: &Window<Self>,
+        table: &Self::Matrix,
+        norms: [&Self::Vector; 2],
+        eps: f32,
+    ) -> Result<(), Self::Error> {
+        let _ = (window, table, norms, eps);
+        unreachable!("{} computes no prediction blocks", Self::NAME)
+    }
+
+    /// residual = `Branch`.
+    fn replace(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
+        let _ = window;
+        unreachable!("{} computes no prediction blocks", Self::NAME)
+    }
 
     /// Waits for what [`head`](Self::head) has enqueued.
     fn settle(&mut self, window: &Window<Self>) -> Result<(), Self::Error> {

@@ -1,24 +1,26 @@
 //! A model on a backend: embedding, a trunk of blocks, a head, and the caches they need.
 //!
 //! Families differ in how a block is composed (`pipelines/`); the trunk is a loop. Knows no sequences: what it computes is a window
-//! of rows, one layer at a time, as an [`Executor`].
+//! of rows, one layer at a time, as an [`Executor`]. A block that predicts further tokens stands beside the trunk.
 
 use std::sync::Arc;
 
 use crate::{
-    backend::{Backend, Needs, Room},
-    engine::executor::{Capacity, Executor, Lane, Outcome, Progress, Slot, Span},
+    backend::{Backend, CUT_ROWS, Needs, Room},
+    engine::executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span},
     gguf::Gguf,
     op::{Block, Hidden, Pass, norm::Norm},
 };
 
 pub mod family;
 pub mod loader;
+mod predictor;
 pub mod start;
 pub mod text;
 pub mod window;
 
 use loader::{LoadError, Loader};
+use predictor::{Prediction, Predictor};
 use window::{Rows, Window};
 
 /// The blocks and weights of a model, before its caches are allocated.
@@ -28,26 +30,10 @@ pub struct Model<B: Backend> {
     norm: Norm<B>,
     /// `None` if the embedding is used for both.
     output: Option<B::Matrix>,
-    /// Multi-token prediction: loaded, so that a damaged file is refused, and ready for speculation.
+    /// Multi-token prediction. One block is all that is used: its output is fed back for further tokens.
     prediction: Vec<Prediction<B>>,
     needs: Needs,
     context: usize,
-}
-
-/// A block that predicts one more token (`nextn`).
-///
-/// **Source**: c = eh_proj \[rms(embed(x), enorm) ; rms(h, hnorm)\], one decoder block, `shared_head_norm`.
-pub struct Prediction<B: Backend> {
-    /// `{2 d, d}`, the embedding's half first.
-    pub projection: B::Matrix,
-    /// Norm of the embedding.
-    pub embedding_norm: Norm<B>,
-    /// Norm of the trunk's final hidden state.
-    pub hidden_norm: Norm<B>,
-    /// An ordinary decoder block.
-    pub block: Block<B>,
-    /// Norm before the shared head; the trunk's if the file has none.
-    pub head_norm: Option<Norm<B>>,
 }
 
 impl<B: Backend> Model<B> {
@@ -78,7 +64,10 @@ impl<B: Backend> Model<B> {
         let prediction = (layers..layers + nextn)
             .map(|layer| {
                 from.enter(layer);
-                from.without_caches(|from| prediction(from, &format!("blk.{layer}"), &mut block))
+                let runs = B::PREDICTS && layer == layers;
+                from.beside_trunk(runs, |from| {
+                    Prediction::load(from, &format!("blk.{layer}"), &mut block)
+                })
             })
             .collect::<Result<_, _>>()?;
         let context = from.count("context_length")?;
@@ -123,30 +112,14 @@ impl<B: Backend> Model<B> {
         backend.head(window, norm, eps, output)
     }
 
-    /// Blocks that predict further tokens.
-    pub fn prediction(&self) -> &[Prediction<B>] {
-        &self.prediction
+    /// Leaves out what predicts tokens: nobody will ask.
+    pub fn without_prediction(mut self) -> Self {
+        self.prediction.clear();
+        if std::mem::take(&mut self.needs.predicts) {
+            self.needs.attention.pop(); // its own keys and values
+        }
+        self
     }
-}
-
-fn prediction<B: Backend>(
-    from: &mut Loader<'_, B>,
-    at: &str,
-    block: &mut impl FnMut(&mut Loader<'_, B>, &str) -> Result<Block<B>, LoadError>,
-) -> Result<Prediction<B>, LoadError> {
-    let width = from.residual();
-    let head_norm = format!("{at}.nextn.shared_head_norm");
-    Ok(Prediction {
-        projection: from.matrix(&format!("{at}.nextn.eh_proj.weight"), 2 * width, width)?,
-        embedding_norm: Norm::load(from, &format!("{at}.nextn.enorm"))?,
-        hidden_norm: Norm::load(from, &format!("{at}.nextn.hnorm"))?,
-        block: block(from, at)?,
-        head_norm: if from.has(&format!("{head_norm}.weight")) {
-            Some(Norm::load(from, &head_norm)?)
-        } else {
-            None
-        },
-    })
 }
 
 /// A model with its caches: what the engine drives.
@@ -157,6 +130,7 @@ pub struct Runner<B: Backend> {
     context: usize,
     /// Each lane's window while no pass uses it, so that a pass allocates nothing.
     free: [Option<Window<B>>; Lane::COUNT],
+    predictor: Option<Predictor<B>>,
 }
 
 impl<B: Backend> Runner<B> {
@@ -182,6 +156,11 @@ impl<B: Backend> Runner<B> {
                 window(Lane::Decode, room.decode_rows)?,
                 window(Lane::Prompt, room.rows)?,
             ],
+            predictor: if B::PREDICTS && !model.prediction.is_empty() {
+                Some(Predictor::new(&mut backend, room.slots, room.rows)?)
+            } else {
+                None
+            },
             model,
             backend,
             room,
@@ -224,10 +203,15 @@ impl<B: Backend> Executor for Runner<B> {
             slices_ahead: B::SLICES_AHEAD,
             lanes_alike: B::LANES_ALIKE,
             candidates: B::CANDIDATES,
+            drafts: CUT_ROWS,
+            predicts: self.predictor.is_some(),
         }
     }
 
     fn reset(&mut self, slot: Slot) {
+        if let Some(predictor) = &mut self.predictor {
+            predictor.reset(slot);
+        }
         self.backend.reset(slot);
     }
 
@@ -267,6 +251,20 @@ impl<B: Backend> Executor for Runner<B> {
         })
     }
 
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        if let Some(predictor) = &mut self.predictor {
+            predictor.cut(slot, rows);
+        }
+        self.backend.cut(slot, rows);
+    }
+
+    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), B::Error> {
+        match &mut self.predictor {
+            Some(predictor) => predictor.predict(&mut self.backend, &self.model, step, guesses),
+            None => unreachable!("nobody predicts without a prediction block"),
+        }
+    }
+
     fn withdraw(&mut self, window: &mut Window<B>, slot: Slot) {
         let count = window.rows.count();
         if let Some(gone) = window.rows.remove(slot) {
@@ -283,6 +281,9 @@ impl<B: Backend> Executor for Runner<B> {
         if window.layer <= self.model.trunk.len() {
             self.backend.enter(&mut window)?;
             self.model.head(&mut self.backend, &mut window)?;
+        }
+        if let Some(predictor) = &mut self.predictor {
+            predictor.follow(&mut self.backend, &self.model, &window)?;
         }
         self.backend.settle(&window)?;
         self.abandon(window);

@@ -16,7 +16,7 @@ pub use server::ServerSettings;
 
 use cors::CorsError;
 use keys::KeyError;
-use written::{BackendWritten, KvWritten, ModelWritten};
+use written::{BackendWritten, KvWritten, ModelWritten, SwitchWritten};
 
 /// Sequences computed at once when nothing is said.
 pub const SLOTS_DEFAULT: usize = 4;
@@ -196,6 +196,7 @@ impl ModelSettings {
                     .transpose()?
                     .map(|ms| Duration::from_millis(ms as u64)),
                 queue: within("queue", written.queue.unwrap_or(defaults.queue), 1, 65_536)?,
+                drafts: written.drafts != Some(SwitchWritten::Off),
                 step_stats: written.step_stats,
                 ..defaults
             },

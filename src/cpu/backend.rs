@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, MatrixSource,
-        Needs, Room, RouteShape,
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HIDDEN_ROWS,
+        MatrixSource, Needs, Room, RouteShape,
         shape::{DeltaShape, KvShape, KvType},
     },
     engine::executor::Slot,
@@ -60,6 +60,8 @@ pub struct Cpu {
     vocab: usize,
     /// `[logits_rows, vocab] f32`
     logits: Vec<f32>,
+    /// Final hidden states `[slots, HIDDEN_ROWS, width] f32`, position `p` in row `p mod HIDDEN_ROWS`; empty if nothing is predicted.
+    hidden: Vec<f32>,
     moved_bytes: u64,
     /// Windows still to come before the file counts as being in memory.
     cold_windows: u32,
@@ -73,6 +75,26 @@ const COLD_WINDOWS: u32 = 2;
 
 /// Below this much work (multiply-adds or values) a region costs more than it saves.
 const INLINE: usize = 16 * 1024;
+
+/// Numbers that final hidden states take.
+fn hidden_len(needs: &Needs, room: &Room) -> usize {
+    usize::from(needs.predicts) * room.slots * HIDDEN_ROWS * needs.residual
+}
+
+/// The row in which a position's hidden state is kept.
+fn hidden_at(slot: Slot, position: usize) -> usize {
+    slot.0 as usize * HIDDEN_ROWS + position % HIDDEN_ROWS
+}
+
+/// Slot and position of every row.
+fn places(rows: &Rows) -> impl Iterator<Item = (Slot, usize)> + '_ {
+    let spans = rows.spans().iter();
+    spans.flat_map(|span| {
+        (span.first..)
+            .take(span.rows.len())
+            .map(|at| (span.slot, at))
+    })
+}
 
 /// Named buffers, `[rows, width] f32` each.
 #[derive(Default)]
@@ -135,6 +157,7 @@ impl Cpu {
             experts: ExpertScratch::default(),
             vocab: 0,
             logits: Vec::new(),
+            hidden: Vec::new(),
             moved_bytes: 0,
             cold_windows: COLD_WINDOWS,
             trace: None,
@@ -198,6 +221,7 @@ impl Backend for Cpu {
     const SPARE_ROWS: usize = usize::MAX;
     const SLICES_AHEAD: usize = 0;
     const LANES_ALIKE: bool = true;
+    const PREDICTS: bool = true;
 
     type Error = Infallible;
     type Matrix = Matrix;
@@ -227,6 +251,7 @@ impl Backend for Cpu {
         self.row_numbers = (0..(room.rows * needs.experts_used.max(1)) as u32).collect();
         self.experts = ExpertScratch::new(needs, room.rows, self.pool.workers());
         self.logits = vec![0.0; room.logits_rows * needs.vocab];
+        self.hidden = vec![0.0; hidden_len(needs, room)];
         if let Some(trace) = &mut self.trace {
             trace.describe(needs);
         }
@@ -251,7 +276,10 @@ impl Backend for Cpu {
 
     fn scratch_bytes(needs: &Needs, room: &Room) -> u64 {
         let residual = 4 * needs.residual as u64;
-        scratch_row_bytes(needs) * room.rows as u64 + residual * room.decode_rows as u64
+        let hidden = size_of::<f32>() * hidden_len(needs, room);
+        scratch_row_bytes(needs) * room.rows as u64
+            + residual * room.decode_rows as u64
+            + hidden as u64
     }
 
     fn page_bytes(kv: &KvShape, kind: KvType) -> usize {
@@ -271,6 +299,10 @@ impl Backend for Cpu {
 
     fn reset(&mut self, slot: Slot) {
         self.caches.reset(slot);
+    }
+
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        self.caches.cut(slot, rows);
     }
 
     fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), Infallible> {
@@ -321,6 +353,15 @@ impl Backend for Cpu {
 
     fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), Infallible> {
         self.attention(rows, weights);
+        Ok(())
+    }
+
+    fn remember(
+        &mut self,
+        rows: &Rows,
+        weights: &AttentionWeights<Self>,
+    ) -> Result<(), Infallible> {
+        self.append_keys(rows, weights);
         Ok(())
     }
 
@@ -392,6 +433,57 @@ impl Backend for Cpu {
         self.quantise(count, Act::Normed, width, &[output.kind()]);
         self.product_into(output, count, &mut logits);
         self.logits = logits;
+        Ok(())
+    }
+
+    fn keep(
+        &mut self,
+        window: &Window<Self>,
+        rows: Range<usize>,
+        ahead: usize,
+        norm: &Vec<f32>,
+        eps: f32,
+    ) -> Result<(), Infallible> {
+        for (row, (slot, position)) in places(window.rows()).enumerate() {
+            if rows.contains(&row) {
+                let from = &window.residual()[row * self.width..][..self.width];
+                let at = hidden_at(slot, position + ahead) * self.width;
+                let to = &mut self.hidden[at..at + self.width];
+                math::rms_norm_into(self.isa, from, norm, eps, to);
+            }
+        }
+        Ok(())
+    }
+
+    fn pair(
+        &mut self,
+        window: &Window<Self>,
+        table: &Matrix,
+        [embedding_norm, hidden_norm]: [&Vec<f32>; 2],
+        eps: f32,
+    ) -> Result<(), Infallible> {
+        let (isa, width) = (self.isa, self.width);
+        let rows = window.rows();
+        let out = self.acts.rows_mut(Act::Paired, rows.count(), 2 * width);
+        for ((out, token), (slot, position)) in out
+            .chunks_exact_mut(2 * width)
+            .zip(rows.tokens())
+            .zip(places(rows))
+        {
+            let (embedding, hidden) = out.split_at_mut(width);
+            quant::dequantise(table.ty(), table.row(*token as usize), embedding)
+                .expect("a row of the table has the residual's width");
+            math::rms_norm(isa, embedding, embedding_norm, eps);
+            let kept = &self.hidden[hidden_at(slot, position) * width..][..width];
+            math::rms_norm_into(isa, kept, hidden_norm, eps, hidden);
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+        let (rows, residual) = window.parts_mut();
+        let branch = self.acts.rows(Act::Branch, rows.count(), self.width);
+        residual[..branch.len()].copy_from_slice(branch);
         Ok(())
     }
 

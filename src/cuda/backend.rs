@@ -323,6 +323,10 @@ impl Backend for Cuda {
         // a sequence that begins at position 0 reads no state
     }
 
+    fn cut(&mut self, _slot: Slot, _rows: usize) {
+        // rows are taken back by giving their positions again
+    }
+
     fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), CudaError> {
         let _ = window;
         let ready = self.ready();

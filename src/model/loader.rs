@@ -167,16 +167,20 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.needs
     }
 
-    /// Loads with `load`, but plans no cache for it and counts no reads: for blocks that do not run.
-    pub(crate) fn without_caches<T>(
+    /// Loads with `load` a block that is not part of the trunk: its reads are not counted, and no cache is planned for it unless it `runs`.
+    pub(crate) fn beside_trunk<T>(
         &mut self,
+        runs: bool,
         load: impl FnOnce(&mut Self) -> Result<T, LoadError>,
     ) -> Result<T, LoadError> {
         let (attention, delta) = (self.needs.attention.len(), self.needs.delta.len());
         let (experts, common_bytes) = (self.needs.expert_layers.len(), self.needs.common_bytes);
         let loaded = load(self);
-        self.needs.attention.truncate(attention);
-        self.needs.delta.truncate(delta);
+        if !runs {
+            self.needs.attention.truncate(attention);
+            self.needs.delta.truncate(delta);
+        }
+        self.needs.predicts = runs;
         self.needs.expert_layers.truncate(experts);
         self.needs.common_bytes = common_bytes;
         loaded

@@ -1,6 +1,8 @@
 //! Softmax attention over a sequence's own positions, grouped queries, optional output gate.
 
-use super::{Branch, Normed, Op, Pass};
+use std::rc::Rc;
+
+use super::{Branch, Normed, Op, Pass, Remembered};
 use crate::{
     backend::{
         Act, AttentionWeights, Backend,
@@ -18,6 +20,28 @@ pub struct AttentionKind {
     pub qk_norm: Option<QkNorm>,
     /// Whether queries bring an output gate.
     pub gated: bool,
+}
+
+/// Of an attention, keys and values alone: for rows that others will attend to, and that are asked nothing themselves.
+pub struct KeysAndValues<B: Backend>(pub Rc<Attention<B>>);
+
+impl<B: Backend> Op<B> for KeysAndValues<B> {
+    type In = Normed;
+    type Out = Remembered;
+
+    fn enqueue(&self, pass: &mut Pass<'_, B>, Normed(()): Normed) -> Result<Remembered, B::Error> {
+        let Attention {
+            key,
+            value,
+            weights,
+            ..
+        } = &*self.0;
+        let rows = pass.window.rows();
+        let to = [(key, Act::Key), (value, Act::Value)];
+        pass.backend.matmul(rows.count(), Act::Normed, &to)?;
+        pass.backend.remember(rows, weights)?;
+        Ok(Remembered(()))
+    }
 }
 
 /// `attn_q`, `attn_k`, `attn_v` (or `attn_qkv`), norm, rotation, attention, gate, `attn_output`.

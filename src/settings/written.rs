@@ -74,6 +74,13 @@ pub struct ModelWritten {
     #[arg(long, env = "TIDEGATE_MAX_GAP_MS", value_name = "MS")]
     pub max_gap_ms: Option<usize>,
 
+    /// Whether tokens are guessed ahead [default: on]
+    ///
+    /// The answers are the same, they only come faster: tokens that followed the same words before, or that the model itself predicts, are
+    /// checked several at once. How many pays is measured all the time, for every answer by itself. A request may say `"drafts": false`.
+    #[arg(long, env = "TIDEGATE_DRAFTS", value_name = "on|off", value_enum)]
+    pub drafts: Option<SwitchWritten>,
+
     /// Requests that may wait for a slot [default: 64]
     ///
     /// When the queue is full, a request is refused with status 503 and a Retry-After header.
@@ -82,7 +89,8 @@ pub struct ModelWritten {
 
     /// Write one JSON line for every step of the engine to this file
     ///
-    /// Each line says what the step did: kind, rows, slots, prompt rows, decode rows, milliseconds in all and by part, KV pages in use.
+    /// Each line says what the step did: kind, rows, slots, prompt rows, decode rows, guesses and how many were right, milliseconds in all and by
+    /// part, KV pages in use, and rows, guesses and their source slot by slot.
     #[arg(long, env = "TIDEGATE_STEP_STATS", value_name = "FILE")]
     pub step_stats: Option<PathBuf>,
 
@@ -227,6 +235,16 @@ pub enum BackendWritten {
     Cuda,
 }
 
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SwitchWritten {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 pub enum KvWritten {
@@ -258,6 +276,7 @@ impl ModelWritten {
             kv: self.kv.or(file.kv),
             chunk_rows: self.chunk_rows.or(file.chunk_rows),
             max_gap_ms: self.max_gap_ms.or(file.max_gap_ms),
+            drafts: self.drafts.or(file.drafts),
             queue: self.queue.or(file.queue),
             step_stats: self.step_stats.or(file.step_stats),
             trace: self.trace.or(file.trace),

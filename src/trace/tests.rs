@@ -42,6 +42,7 @@ fn rows(spans: &[(u32, u32, usize, bool)]) -> Rows {
             pages: &[],
             logits: usize::from(*asked),
             ask: Ask::Greedy,
+            drafts: 0,
         })
         .collect();
     let mut rows = Rows::default();

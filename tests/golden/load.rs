@@ -41,6 +41,7 @@ pub(crate) fn requests(tokens: usize) -> Vec<Request> {
             stop_tokens: Arc::from([]),
             logprobs: None,
             deadline: None,
+            drafts: true,
         }
     };
     (0..8).map(request).collect()

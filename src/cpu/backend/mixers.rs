@@ -17,7 +17,7 @@ use crate::{
         math::{self, RopeRows},
     },
     engine::executor::{PAGE_TOKENS, Slot},
-    model::window::Rows,
+    model::window::{RowSpan, Rows},
 };
 
 /// Memory with which the segments of few long rows are shared out.
@@ -101,6 +101,15 @@ impl Caches {
             states.reset(slot);
         }
     }
+
+    /// Keys and values need nothing: what comes next at a position replaces what is there, and nobody looks past his own.
+    pub(super) fn cut(&mut self, slot: Slot, rows: usize) {
+        if let Some((states, _)) = &mut self.delta {
+            states
+                .cut(slot, rows)
+                .expect("no more rows are taken back than the last window had");
+        }
+    }
 }
 
 /// **Units**: bytes. One KV page of one attention layer.
@@ -111,6 +120,17 @@ pub(super) fn page_bytes(kv: &shape::KvShape, kind: shape::KvType) -> usize {
 /// **Units**: bytes. One slot's state in one delta-net layer.
 pub(super) fn state_bytes(shape: &shape::DeltaShape) -> usize {
     DeltaStates::bytes(&delta_shape(shape))
+}
+
+/// The rows of a window as the cache takes them.
+fn kv_spans(rows: &Rows) -> Vec<KvSpan<'_>> {
+    let span = |span: &RowSpan| KvSpan {
+        first_row: span.rows.start,
+        rows: span.rows.len(),
+        first: span.first as u32,
+        pages: rows.pages(span),
+    };
+    rows.spans().iter().map(span).collect()
 }
 
 /// Every layer has a cache of its own, since layers may differ.
@@ -125,65 +145,17 @@ fn cache_shape(kv: &shape::KvShape) -> KvShape {
 impl Cpu {
     /// `Mixed` = attention of `Query` over the sequences' keys and values, the window's own appended first.
     pub(super) fn attention(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) {
+        self.append_keys(rows, weights);
         let (isa, shape, count) = (self.isa, &weights.shape, rows.count());
-        self.caches.rotation.turn_to(&shape.rope, rows);
         let head_dim = shape.kv.head_dim;
-        let (query_head, kv_width) = (
-            head_dim * if shape.gated { 2 } else { 1 },
-            shape.kv.heads * head_dim,
-        );
+        let query_head = head_dim * if shape.gated { 2 } else { 1 };
         let query_width = shape.heads * query_head;
-        for (act, width, stride, part) in [
-            (Act::Query, query_width, query_head, 0),
-            (Act::Key, kv_width, head_dim, 1),
-        ] {
-            let inputs = HeadInputs {
-                shape,
-                stride,
-                bias: weights.bias.as_ref().map(|bias| &bias[part][..]),
-                norm: weights.qk_norm.as_ref().map(|norm| &norm[part][..]),
-                turns: self.caches.rotation.get(),
-            };
-            let out = self.acts.rows_mut(act, count, width);
-            Self::each_row(&self.pool, out, width, 4 * width, |row, values| {
-                inputs.prepare(isa, row, values)
-            });
-        }
-        let values = HeadInputs {
-            shape,
-            stride: head_dim,
-            bias: weights.bias.as_ref().map(|bias| &bias[2][..]),
-            norm: None,
-            turns: None,
-        };
-        if values.changes() {
-            let out = self.acts.rows_mut(Act::Value, count, kv_width);
-            Self::each_row(&self.pool, out, kv_width, kv_width, |row, out| {
-                values.prepare(isa, row, out)
-            });
-        }
-        let spans: Vec<KvSpan<'_>> = rows
-            .spans()
-            .iter()
-            .map(|span| KvSpan {
-                first_row: span.rows.start,
-                rows: span.rows.len(),
-                first: span.first as u32,
-                pages: rows.pages(span),
-            })
-            .collect();
+        self.prepare_heads(Act::Query, count, query_head, shape.heads, weights, Some(0));
+        let spans = kv_spans(rows);
         let page = cache_shape(&shape.kv).page_bytes(self.caches.kv[weights.kv].kind());
         let pages: usize = spans.iter().map(|span| span.last() / PAGE_TOKENS + 1).sum();
         self.moved_bytes += (page * pages) as u64;
-        let cache = &mut self.caches.kv[weights.kv];
-        cache.write(
-            &self.pool,
-            isa,
-            0,
-            &spans,
-            self.acts.rows(Act::Key, count, kv_width),
-            self.acts.rows(Act::Value, count, kv_width),
-        );
+        let cache = &self.caches.kv[weights.kv];
         let mut mixed = self.acts.take(Act::Mixed);
         let query = HeadRows {
             data: self.acts.rows(Act::Query, count, query_width),
@@ -219,6 +191,54 @@ impl Cpu {
 }
 
 impl Cpu {
+    /// Prepares the rows' keys and values, and appends them to their sequences' own.
+    pub(super) fn append_keys(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) {
+        let (shape, count) = (&weights.shape, rows.count());
+        self.caches.rotation.turn_to(&shape.rope, rows);
+        let (heads, head_dim) = (shape.kv.heads, shape.kv.head_dim);
+        self.prepare_heads(Act::Key, count, head_dim, heads, weights, Some(1));
+        self.prepare_heads(Act::Value, count, head_dim, heads, weights, None);
+        let kv_width = heads * head_dim;
+        self.caches.kv[weights.kv].write(
+            &self.pool,
+            self.isa,
+            0,
+            &kv_spans(rows),
+            self.acts.rows(Act::Key, count, kv_width),
+            self.acts.rows(Act::Value, count, kv_width),
+        );
+    }
+
+    /// Bias, norm, clamp and rotation of queries (`normed` 0), keys (1) or values, of which only bias and clamp change anything.
+    fn prepare_heads(
+        &mut self,
+        act: Act,
+        count: usize,
+        stride: usize,
+        heads: usize,
+        weights: &AttentionWeights<Self>,
+        normed: Option<usize>,
+    ) {
+        let (isa, width) = (self.isa, heads * stride);
+        let inputs = HeadInputs {
+            shape: &weights.shape,
+            stride,
+            bias: weights
+                .bias
+                .as_ref()
+                .map(|bias| &bias[normed.unwrap_or(2)][..]),
+            norm: normed.and_then(|part| weights.qk_norm.as_ref().map(|norm| &norm[part][..])),
+            turns: normed.and_then(|_| self.caches.rotation.get()),
+        };
+        if !inputs.changes() {
+            return;
+        }
+        let out = self.acts.rows_mut(act, count, width);
+        Self::each_row(&self.pool, out, width, 4 * width, |row, values| {
+            inputs.prepare(isa, row, values)
+        });
+    }
+
     /// `Mixed` = gated delta net of `DeltaQkv`; advances the slots' states.
     pub(super) fn gated_delta(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) {
         let (shape, count) = (&weights.shape, rows.count());
