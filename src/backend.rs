@@ -102,6 +102,8 @@ impl MatrixSource {
 pub struct ExpertSource {
     /// One matrix an expert, all of one shape and type.
     pub experts: Vec<MatrixSource>,
+    /// Which of [`Needs::expert_layers`]; none in a block that is not of the trunk.
+    pub layer: Option<usize>,
 }
 
 /// What a model needs besides its weights, known before anything is allocated.
@@ -260,7 +262,7 @@ pub trait Backend: Sized + 'static {
     /// How many likeliest tokens [`outcome`](Self::outcome) tells of a row; 0 if it tells logits only.
     const CANDIDATES: usize = 0;
 
-    /// A failed device or memory operation. Fatal to the engine.
+    /// A failed device or memory operation. Fatal to the engine, unless [`ends_pass_only`](Self::ends_pass_only) says otherwise.
     type Error: std::error::Error + Send + Sync + 'static;
     /// A weight matrix.
     type Matrix;
@@ -284,6 +286,17 @@ pub trait Backend: Sized + 'static {
         file: &Arc<Gguf>,
         source: ExpertSource,
     ) -> Result<Self::Experts, Self::Error>;
+
+    /// Whether an error of [`run_experts`](Self::run_experts) is the window's alone: others can still be computed.
+    fn ends_pass_only(error: &Self::Error) -> bool {
+        let _ = error;
+        false
+    }
+
+    /// A layer's router, for who looks ahead. `layer` is one of [`Needs::expert_layers`].
+    fn router(&mut self, layer: usize, router: &Self::Matrix, shape: &RouteShape) {
+        let _ = (layer, router, shape);
+    }
 
     /// Makes a vector usable.
     fn vector(&mut self, values: Vec<f32>) -> Result<Self::Vector, Self::Error>;

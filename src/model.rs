@@ -211,6 +211,10 @@ impl<B: Backend> Executor for Runner<B> {
     type Pass = Window<B>;
     type Error = B::Error;
 
+    fn ends_pass_only(error: &B::Error) -> bool {
+        B::ends_pass_only(error)
+    }
+
     fn capacity(&self) -> Capacity {
         Capacity {
             slots: self.room.slots,

@@ -128,6 +128,7 @@ impl Replay {
                 };
                 tally.count(wanted, bytes, held);
             }
+            residents.begin();
             policy.visit(wanted, &mut residents);
         }
         tally

@@ -3,7 +3,7 @@
 //! Every output value is computed by one task in an order that depends on its row alone, so neither the number of workers nor the
 //! other rows of a window can change a bit of it.
 
-use std::{convert::Infallible, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use super::{
     cores::Cores,
@@ -11,6 +11,7 @@ use super::{
     kernels::{ActKind, Acts, KernelScratch},
     math,
     pool::Pool,
+    store::{Parts, Store, StoreSettings},
 };
 use crate::{
     backend::{
@@ -23,16 +24,21 @@ use crate::{
     ledger::{Place, scratch_row_bytes},
     model::window::{Rows, Window},
     quant,
+    residency::tier::Counts,
     trace::recorder::Recorder,
 };
 
 mod bandwidth;
+mod error;
 mod experts;
+mod lookahead;
 mod mixers;
 mod products;
 mod weights;
 
+pub use error::CpuError;
 use experts::ExpertScratch;
+use lookahead::Lookahead;
 use mixers::Caches;
 pub use weights::{Experts, Matrix};
 
@@ -65,6 +71,12 @@ pub struct Cpu {
     cold_windows: u32,
     /// Where choices of experts are recorded, if they are.
     trace: Option<Box<Recorder>>,
+    lookahead: Lookahead,
+    /// How experts are to be kept in memory of their own, and what is told of them until there is a store.
+    keeping: Option<(StoreSettings, Parts)>,
+    store: Option<Box<Store>>,
+    /// `[rows]` of the window at hand: whether they are a stream's next tokens. Short if nobody asks.
+    decoding: Vec<bool>,
 }
 
 /// In the first windows (the warm-up generation) experts are fetched from disk in one piece each, which is several times faster than by
@@ -138,7 +150,22 @@ impl Cpu {
             moved_bytes: 0,
             cold_windows: COLD_WINDOWS,
             trace: None,
+            lookahead: Lookahead::default(),
+            keeping: None,
+            store: None,
+            decoding: Vec::new(),
         }
+    }
+
+    /// Keeps experts in memory of their own and reads those that are missing, instead of leaving both to the system's page cache.
+    pub fn keeping(mut self, settings: StoreSettings) -> Self {
+        self.keeping = Some((settings, Parts::default()));
+        self
+    }
+
+    /// What the store has found and read so far, if experts are kept in one.
+    pub fn store_counts(&self) -> Option<Counts> {
+        Some(self.store.as_ref()?.tier().counts())
     }
 
     /// Records which experts are chosen, from the first window to the end.
@@ -189,6 +216,21 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// Takes note of which rows streams wait for: those of sequences that ask for the logits of all their rows.
+    fn note_decoding(&mut self, rows: &Rows) {
+        self.decoding.clear();
+        self.decoding.resize(rows.count(), false);
+        for span in rows.spans() {
+            let before = |end: usize| rows.logits().partition_point(|row| (*row as usize) < end);
+            let asked = before(span.rows.end) - before(span.rows.start);
+            if asked == span.rows.len() && span.first > 0 {
+                self.decoding[span.rows.clone()].fill(true);
+            }
+        }
+    }
+}
+
 impl Backend for Cpu {
     const NAME: &'static str = "cpu";
     /// Larger chunks read prompts no faster: products are bound by arithmetic from here on.
@@ -199,25 +241,37 @@ impl Backend for Cpu {
     const SLICES_AHEAD: usize = 0;
     const LANES_ALIKE: bool = true;
 
-    type Error = Infallible;
+    type Error = CpuError;
     type Matrix = Matrix;
     type Experts = Experts;
     type Vector = Vec<f32>;
     type Residual = Vec<f32>;
 
-    fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, Infallible> {
+    fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, CpuError> {
         Ok(Matrix::new(file.clone(), source))
     }
 
-    fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, Infallible> {
-        Ok(Experts::new(file.clone(), source))
+    fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, CpuError> {
+        let home = match &mut self.keeping {
+            Some((_, parts)) => parts.add(file, &source),
+            None => None,
+        };
+        Ok(Experts::new(file.clone(), source, home))
     }
 
-    fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, Infallible> {
+    fn ends_pass_only(error: &CpuError) -> bool {
+        matches!(error, CpuError::Read(_))
+    }
+
+    fn router(&mut self, layer: usize, router: &Matrix, shape: &RouteShape) {
+        self.lookahead.add(layer, router.clone(), *shape);
+    }
+
+    fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CpuError> {
         Ok(values)
     }
 
-    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), Infallible> {
+    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), CpuError> {
         self.width = needs.residual;
         self.vocab = needs.vocab;
         for (index, buffer) in self.acts.buffers.iter_mut().enumerate() {
@@ -230,18 +284,25 @@ impl Backend for Cpu {
         if let Some(trace) = &mut self.trace {
             trace.describe(needs);
         }
+        if let Some((settings, parts)) = self.keeping.take() {
+            let store = Store::new(&needs.expert_layers, parts, &settings).map_err(CpuError::Store)?;
+            self.store = store.map(Box::new);
+        }
         // the computing thread is worker 0; where it may not be bound it runs where it is
         let _ = self.pool.pin_caller();
         Ok(())
     }
 
-    fn residual(&mut self, rows: usize) -> Result<Vec<f32>, Infallible> {
+    fn residual(&mut self, rows: usize) -> Result<Vec<f32>, CpuError> {
         Ok(vec![0.0; rows * self.width])
     }
 
-    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
         if let Some(trace) = &mut self.trace {
             trace.enter(window.lane(), window.layer, window.rows());
+        }
+        if self.store.is_some() {
+            self.note_decoding(window.rows());
         }
         Ok(())
     }
@@ -273,7 +334,7 @@ impl Backend for Cpu {
         self.caches.reset(slot);
     }
 
-    fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), Infallible> {
+    fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), CpuError> {
         let (rows, residual) = window.parts_mut();
         for (row, token) in residual.chunks_exact_mut(self.width).zip(rows.tokens()) {
             // ids are checked when a request is submitted; an id past the table would be a bug, not an input
@@ -288,7 +349,7 @@ impl Backend for Cpu {
         window: &Window<Self>,
         weight: &Vec<f32>,
         eps: f32,
-    ) -> Result<(), Infallible> {
+    ) -> Result<(), CpuError> {
         let (isa, width, count) = (self.isa, self.width, window.rows().count());
         let residual = window.residual();
         let out = self.acts.rows_mut(Act::Normed, count, width);
@@ -298,7 +359,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn add(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+    fn add(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
         let (isa, width) = (self.isa, self.width);
         let (rows, residual) = window.parts_mut();
         let branch = self.acts.rows(Act::Branch, rows.count(), width);
@@ -314,22 +375,22 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn matmul(&mut self, rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), Infallible> {
+    fn matmul(&mut self, rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), CpuError> {
         self.products(rows, from, to);
         Ok(())
     }
 
-    fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), Infallible> {
+    fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), CpuError> {
         self.attention(rows, weights);
         Ok(())
     }
 
-    fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Infallible> {
+    fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), CpuError> {
         self.gated_delta(rows, weights);
         Ok(())
     }
 
-    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), Infallible> {
+    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), CpuError> {
         let isa = self.isa;
         let mut gate = self.acts.take(Act::Gate);
         let up = self.acts.rows(Act::Up, rows, width);
@@ -346,7 +407,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
+    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), CpuError> {
         let logits = self.acts.rows_mut(Act::Router, rows, shape.experts);
         self.experts.route(&self.pool, self.isa, logits, shape);
         if let Some(trace) = &mut self.trace {
@@ -355,7 +416,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
+    fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), CpuError> {
         self.experts.group(rows, shape);
         Ok(())
     }
@@ -364,9 +425,8 @@ impl Backend for Cpu {
         &mut self,
         rows: usize,
         weights: &ExpertWeights<Self>,
-    ) -> Result<(), Infallible> {
-        self.feed_experts(rows, weights);
-        Ok(())
+    ) -> Result<(), CpuError> {
+        self.feed_experts(rows, weights)
     }
 
     fn head(
@@ -375,7 +435,7 @@ impl Backend for Cpu {
         norm: &Vec<f32>,
         eps: f32,
         output: &Matrix,
-    ) -> Result<(), Infallible> {
+    ) -> Result<(), CpuError> {
         let (isa, width, count) = (self.isa, self.width, window.rows().logits().len());
         self.cold_windows = self.cold_windows.saturating_sub(1);
         let normed = self.acts.rows_mut(Act::Normed, count, width);
@@ -395,7 +455,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn logits(&mut self, row: usize) -> Result<&[f32], Infallible> {
+    fn logits(&mut self, row: usize) -> Result<&[f32], CpuError> {
         Ok(&self.logits[row * self.vocab..][..self.vocab])
     }
 }

@@ -126,8 +126,14 @@ pub enum Progress {
 pub trait Executor: 'static {
     /// Rows on their way through the layers. May be left after any `advance` and resumed later.
     type Pass;
-    /// A failed device or memory operation. Fatal to the engine.
+    /// A failed device or memory operation. Fatal to the engine, unless [`ends_pass_only`](Self::ends_pass_only) says otherwise.
     type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Whether an error of [`advance`](Self::advance) ends the pass and its sequences only. Their slots must be `reset`.
+    fn ends_pass_only(error: &Self::Error) -> bool {
+        let _ = error;
+        false
+    }
 
     /// What fits.
     fn capacity(&self) -> Capacity;

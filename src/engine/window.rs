@@ -181,7 +181,14 @@ impl<E: Executor> Engine<E> {
         };
         let rows = flight.rows();
         let started = self.executor.now();
-        let progress = self.executor.advance(&mut flight.pass)?;
+        let progress = match self.executor.advance(&mut flight.pass) {
+            Ok(progress) => progress,
+            Err(error) if E::ends_pass_only(&error) => {
+                self.fail(lane, flight, &error);
+                return Ok(Turn::Busy);
+            }
+            Err(error) => return Err(error),
+        };
         flight.compute += self.executor.now() - started;
         match progress {
             Progress::More => self.flights[lane as usize] = Some(flight),
@@ -221,6 +228,20 @@ impl<E: Executor> Engine<E> {
                 self.flights[lane as usize] = Some(Flight { shares, ..flight });
             }
         }
+    }
+
+    /// Ends every sequence of a pass that cannot go on. Others are none the wiser.
+    fn fail(&mut self, lane: Lane, mut flight: Flight<E::Pass>, error: &E::Error) {
+        let why = error.to_string();
+        tracing::error!(%why, sequences = flight.shares.len(), "a window failed");
+        let mut shares = mem::take(&mut flight.shares);
+        for share in shares.drain(..) {
+            self.executor.withdraw(&mut flight.pass, share.slot);
+            let failed = EngineError::Unreadable { why: why.clone() };
+            self.release(share.slot.0 as usize, Ending::Failed(failed));
+        }
+        self.executor.abandon(flight.pass);
+        self.shares[lane as usize] = shares;
     }
 
     /// Notes whom the window serves and counts its rows.
