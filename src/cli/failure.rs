@@ -5,7 +5,10 @@ use std::{io, path::PathBuf, process::ExitCode};
 use metrics_exporter_prometheus::BuildError as MetricsError;
 
 use crate::{
-    cpu::backend::Cpu,
+    cpu::{
+        backend::{Cpu, CpuError},
+        store::StoreError,
+    },
     cuda::{Cuda, CudaError},
     engine::{StartError, request::EngineError},
     gguf::GgufError,
@@ -154,6 +157,9 @@ impl Failure {
             | Self::Trace { .. }
             | Self::Capacity(_) => USAGE,
             Self::Start(StartError::Build(BuildError::Load(_)) | StartError::Settings(_)) => USAGE,
+            Self::Start(StartError::Build(BuildError::Allocate(CpuError::Store(
+                StoreError::TooSmall(_),
+            )))) => USAGE,
             Self::Synth(
                 SynthError::Model { .. } | SynthError::Mix { .. } | SynthError::Layers { .. },
             ) => USAGE,
@@ -186,6 +192,9 @@ impl Failure {
                 "`tidegate inspect FILE` shows what a file holds; a download may be incomplete."
                     .into(),
             ),
+            Self::Start(StartError::Build(BuildError::Allocate(CpuError::Store(
+                StoreError::TooSmall(_),
+            )))) => Some("`tidegate plan FILE --ram SIZE` shows what takes how much.".into()),
             Self::Start(StartError::Build(BuildError::Allocate(_))) => {
                 Some("Fewer --slots, a smaller --ctx or --kv q8_0 need less.".into())
             }

@@ -11,7 +11,7 @@ use super::{
     kernels::{ActKind, Acts, KernelScratch},
     math,
     pool::Pool,
-    store::{Parts, Store, StoreSettings},
+    store::{Parts, Store, StoreError, StoreSettings, slot_layers},
 };
 use crate::{
     backend::{
@@ -24,7 +24,7 @@ use crate::{
     ledger::{Place, scratch_row_bytes},
     model::window::{Rows, Window},
     quant,
-    residency::tier::Counts,
+    residency::{slots::SlotPlan, tier::Counts},
     trace::recorder::Recorder,
 };
 
@@ -161,6 +161,18 @@ impl Cpu {
     pub fn keeping(mut self, settings: StoreSettings) -> Self {
         self.keeping = Some((settings, Parts::default()));
         self
+    }
+
+    /// How `ram` bytes would be cut into slots for a model that this backend was told of; nothing if it has no experts, or none are to be kept.
+    ///
+    /// **Errors**: [`StoreError::TooSmall`].
+    pub fn slot_plan(&self, needs: &Needs, ram: u64) -> Result<Option<SlotPlan>, StoreError> {
+        let Some((_, parts)) = self.keeping.as_ref().filter(|_| !needs.expert_layers.is_empty())
+        else {
+            return Ok(None);
+        };
+        let layers = slot_layers(&needs.expert_layers, parts);
+        Ok(Some(SlotPlan::new(&layers, ram)?))
     }
 
     /// What the store has found and read so far, if experts are kept in one.

@@ -310,10 +310,6 @@ impl Store {
         &self.tier
     }
 
-    /// The same, to change it.
-    pub(super) fn tier_mut(&mut self) -> &mut Tier<FileMover> {
-        &mut self.tier
-    }
 }
 
 impl Drop for Store {

@@ -1,0 +1,267 @@
+//! Experts in memory of their own: the same bits for every capacity, from one token's experts to all of them, whatever reads them and whatever is read ahead; and a file that is cut ends the
+//! request that needs it.
+
+use std::{fs::OpenOptions, path::Path, sync::Arc, time::Duration};
+
+use crate::{
+    bare::Bare,
+    families::every_family,
+    load::{answer, answers, requests, settings},
+    reference::{assert_same, tales_file, tiny, tiny_file},
+};
+use tidegate::{
+    backend::shape::KvType,
+    cpu::{
+        backend::{Cpu, CpuError, CpuSettings},
+        store::{StoreError, StoreSettings},
+    },
+    engine::request::EngineError,
+    gguf::Gguf,
+    model::{family, start},
+    residency::{link::LinkSpeed, tier::Counts},
+};
+
+fn cpu() -> Cpu {
+    Cpu::new(CpuSettings { threads: Some(2) })
+}
+
+fn kept(ram: u64) -> StoreSettings {
+    StoreSettings {
+        ram,
+        lookahead: true,
+        ..StoreSettings::default()
+    }
+}
+
+/// What one token needs, and what leaves nobody out; nothing for a model without experts. **Units**: bytes.
+fn bounds(path: &Path) -> Option<(u64, u64)> {
+    let file = Arc::new(Gguf::open(path).expect("a model"));
+    let mut backend = cpu().keeping(kept(0));
+    let model = family::load(&file, &mut backend).expect("a model");
+    match backend.slot_plan(model.needs(), 0) {
+        Err(StoreError::TooSmall(refused)) => Some((refused.least, refused.all)),
+        Ok(None) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Logits of a tiny model at every position, with one slot's decoding in the end; and what was found.
+fn logits(store: Option<StoreSettings>, file: &str, ids: &[u32]) -> (Vec<f32>, Option<Counts>) {
+    let backend = match store {
+        None => cpu(),
+        Some(store) => cpu().keeping(store),
+    };
+    let mut bare = Bare::on(backend, &tiny_file(file), 2, ids.len(), KvType::F32);
+    let half = ids.len() / 2;
+    let mut logits = bare.rows(0, 0, &ids[..half]).to_vec();
+    for at in half..ids.len() {
+        logits.extend_from_slice(bare.rows(0, at, &ids[at..=at]));
+    }
+    (logits, bare.runner.backend().store_counts())
+}
+
+fn check(file: &str, golden_name: &str) {
+    let ids = tiny(golden_name).ids;
+    let (expected, _) = logits(None, file, &ids);
+    let Some((least, all)) = bounds(&tiny_file(file)) else {
+        let (same, counts) = logits(Some(kept(1)), file, &ids);
+        assert_same(file, &same, &expected);
+        return assert_eq!(counts, None, "there are no experts to keep");
+    };
+    let link = LinkSpeed {
+        bytes_s: 1e9,
+        latency: Duration::from_micros(50),
+        jitter: 1.0,
+        failures_per_mille: 0,
+    };
+    for (seed, ram) in [least, least + (all - least) / 3, all - 1, all, u64::MAX]
+        .into_iter()
+        .enumerate()
+    {
+        for store in [
+            kept(ram),
+            StoreSettings {
+                lookahead: false,
+                threads_only: true,
+                ..kept(ram)
+            },
+            StoreSettings {
+                simulated: Some((link, seed as u64)),
+                ..kept(ram)
+            },
+        ] {
+            let what = format!("{file}, {store:?}");
+            let (same, counts) = logits(Some(store), file, &ids);
+            assert_same(&what, &same, &expected);
+            let counts = counts.expect("a store");
+            assert!(counts.hits > 0 || ram == least, "{what}: {counts:?}");
+            assert_eq!(counts.misses == 0, ram >= all, "{what}: {counts:?}");
+        }
+    }
+}
+
+every_family!(check);
+
+#[test]
+fn too_little_for_a_token_is_refused_with_what_would_do() {
+    let (least, _) = bounds(&tales_file()).expect("experts");
+    let file = Arc::new(Gguf::open(tales_file()).expect("a model"));
+    let begin = |ram| {
+        let backend = move || cpu().keeping(kept(ram));
+        start::start(file.clone(), backend, &settings(64, Some(2), 2))
+    };
+    let refused = begin(least - 1).err().expect("refused").to_string();
+    assert!(refused.contains(&format!("at least {least} bytes")), "{refused}");
+    assert!(begin(least).is_ok());
+}
+
+#[test]
+fn eight_at_once_get_what_each_gets_alone_from_few_slots() {
+    let (least, all) = bounds(&tales_file()).expect("experts");
+    let file = Arc::new(Gguf::open(tales_file()).expect("a model"));
+    let run = |store: Option<StoreSettings>| {
+        let backend = move || match store {
+            None => cpu(),
+            Some(store) => cpu().keeping(store),
+        };
+        let started = start::start(file.clone(), backend, &settings(64, Some(2), 8));
+        answers(started.expect("an engine"), &requests(24))
+    };
+    let [expected, _] = run(None);
+    for ram in [least, (least + all) / 2] {
+        let [alone, together] = run(Some(kept(ram)));
+        assert_eq!(alone, expected, "{ram} bytes");
+        assert_eq!(together, expected, "{ram} bytes, together");
+    }
+}
+
+#[test]
+fn a_profile_is_kept_and_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("profile.json");
+    let (least, all) = bounds(&tales_file()).expect("experts");
+    let run = || {
+        let store = StoreSettings {
+            profile: Some(path.clone()),
+            lookahead: false,
+            ..kept((least + all) / 2)
+        };
+        let mut bare = Bare::on(cpu().keeping(store), &tales_file(), 1, 64, KvType::F16);
+        for at in 0..24u32 {
+            bare.rows(0, at as usize, &[3 + (at * 131) % 8000]);
+        }
+        bare.runner.backend().store_counts().expect("a store").misses
+    };
+    let cold = run();
+    assert!(path.exists());
+    let warm = run();
+    assert!(2 * warm < cold, "{warm} misses after {cold}");
+}
+
+#[test]
+fn failures_end_their_request_only() {
+    let (least, all) = bounds(&tales_file()).expect("experts");
+    let store = StoreSettings {
+        simulated: Some((
+            LinkSpeed {
+                bytes_s: 1e9,
+                latency: Duration::ZERO,
+                jitter: 0.0,
+                failures_per_mille: 1,
+            },
+            5,
+        )),
+        ..kept((least + all) / 2)
+    };
+    let file = Arc::new(Gguf::open(tales_file()).expect("a model"));
+    let expected = {
+        let backend = cpu;
+        let started = start::start(file.clone(), backend, &settings(64, Some(2), 4));
+        answers(started.expect("an engine"), &requests(12))
+    };
+    let backend = move || cpu().keeping(store);
+    let started = start::start(file, backend, &settings(64, Some(2), 4));
+    let (handle, stopper) = started.expect("an engine");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    let (mut failed, mut right) = (0, 0);
+    for _ in 0..4 {
+        for (request, expected) in requests(12).into_iter().zip(&expected[0]) {
+            match runtime.block_on(crate::load::try_answer(&handle, request)) {
+                Ok(tokens) => {
+                    assert_eq!(tokens, *expected);
+                    right += 1;
+                }
+                Err(error) => {
+                    let unreadable = matches!(error, EngineError::Unreadable { .. });
+                    assert!(unreadable, "{error}");
+                    failed += 1;
+                }
+            }
+        }
+    }
+    assert!(failed > 0 && right > 0, "{failed} failed, {right} were right");
+    drop(handle);
+    stopper.stop(Duration::from_secs(10)).expect("it ends");
+}
+
+/// A file that becomes shorter while it is served: requests end with an error that says so, and when it is whole again they are answered again.
+#[test]
+fn a_file_that_is_cut_ends_requests_and_not_the_process() {
+    let (least, _) = bounds(&tales_file()).expect("experts");
+    let folder = tempfile::tempdir().expect("a folder");
+    for threads_only in [false, true] {
+        let path = folder.path().join("cut.gguf");
+        std::fs::copy(tales_file(), &path).expect("a copy");
+        let file = Arc::new(Gguf::open(&path).expect("a model"));
+        // everything that is mapped lies before the cut
+        let end = |experts: bool| {
+            let tensors = file.tensors().iter();
+            let tensors = tensors.filter(|tensor| tensor.name.contains("_exps.") == experts);
+            tensors.map(|tensor| tensor.offset + tensor.bytes).max()
+        };
+        let (dense, experts) = (end(false).expect("tensors"), end(true).expect("experts"));
+        let cut = (dense as u64).next_multiple_of(4096);
+        assert!(cut < experts as u64, "no experts lie behind {cut}");
+        let whole = std::fs::metadata(&path).expect("a file").len();
+        let store = StoreSettings {
+            threads_only,
+            ..kept(least)
+        };
+        let started = start::start(
+            file.clone(),
+            move || cpu().keeping(store),
+            &settings(64, Some(2), 2),
+        );
+        let (handle, stopper) = started.expect("an engine");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
+        let ask = |index: usize| {
+            let request = requests(20).swap_remove(index);
+            runtime.block_on(crate::load::try_answer(&handle, request))
+        };
+        let before = ask(1).expect("an answer");
+        let open = OpenOptions::new().write(true).open(&path).expect("open");
+        open.set_len(cut).expect("cut");
+        let error = ask(1).expect_err("some of its experts are gone").to_string();
+        assert!(error.contains("the file ends there"), "{error}");
+        drop(std::fs::copy(tales_file(), &path).expect("whole again"));
+        assert_eq!(std::fs::metadata(&path).expect("a file").len(), whole);
+        assert_eq!(ask(1).expect("an answer"), before);
+        drop(handle);
+        stopper.stop(Duration::from_secs(10)).expect("it ends");
+    }
+}
+
+#[test]
+fn only_reads_end_a_pass() {
+    use tidegate::{backend::Backend, residency::slots::TooSmall};
+    let too_small = CpuError::Store(StoreError::TooSmall(TooSmall {
+        got: 1,
+        least: 2,
+        all: 3,
+    }));
+    assert!(!Cpu::ends_pass_only(&too_small));
+}
