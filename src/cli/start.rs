@@ -93,7 +93,13 @@ fn engine(
 /// How experts are kept, if not where the file is mapped.
 pub(super) fn store(id: &str, settings: &ModelSettings) -> Option<StoreSettings> {
     let experts = settings.experts.as_ref()?;
-    let kept = || Some(cache_directory("experts")?.join(id).with_added_extension("json"));
+    let kept = || {
+        Some(
+            cache_directory("experts")?
+                .join(id)
+                .with_added_extension("json"),
+        )
+    };
     Some(StoreSettings {
         ram: experts.ram,
         lookahead: true,

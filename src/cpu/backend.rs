@@ -167,7 +167,10 @@ impl Cpu {
     ///
     /// **Errors**: [`StoreError::TooSmall`].
     pub fn slot_plan(&self, needs: &Needs, ram: u64) -> Result<Option<SlotPlan>, StoreError> {
-        let Some((_, parts)) = self.keeping.as_ref().filter(|_| !needs.expert_layers.is_empty())
+        let Some((_, parts)) = self
+            .keeping
+            .as_ref()
+            .filter(|_| !needs.expert_layers.is_empty())
         else {
             return Ok(None);
         };
@@ -297,7 +300,8 @@ impl Backend for Cpu {
             trace.describe(needs);
         }
         if let Some((settings, parts)) = self.keeping.take() {
-            let store = Store::new(&needs.expert_layers, parts, &settings).map_err(CpuError::Store)?;
+            let store =
+                Store::new(&needs.expert_layers, parts, &settings).map_err(CpuError::Store)?;
             self.store = store.map(Box::new);
         }
         // the computing thread is worker 0; where it may not be bound it runs where it is
@@ -313,7 +317,7 @@ impl Backend for Cpu {
         if let Some(trace) = &mut self.trace {
             trace.enter(window.lane(), window.layer, window.rows());
         }
-        if self.store.is_some() {
+        if self.store.is_some() || self.trace.is_some() {
             self.note_decoding(window.rows());
         }
         Ok(())
@@ -356,12 +360,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn norm(
-        &mut self,
-        window: &Window<Self>,
-        weight: &Vec<f32>,
-        eps: f32,
-    ) -> Result<(), CpuError> {
+    fn norm(&mut self, window: &Window<Self>, weight: &Vec<f32>, eps: f32) -> Result<(), CpuError> {
         let (isa, width, count) = (self.isa, self.width, window.rows().count());
         let residual = window.residual();
         let out = self.acts.rows_mut(Act::Normed, count, width);
@@ -433,11 +432,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn run_experts(
-        &mut self,
-        rows: usize,
-        weights: &ExpertWeights<Self>,
-    ) -> Result<(), CpuError> {
+    fn run_experts(&mut self, rows: usize, weights: &ExpertWeights<Self>) -> Result<(), CpuError> {
         self.feed_experts(rows, weights)
     }
 

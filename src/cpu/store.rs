@@ -309,7 +309,6 @@ impl Store {
     pub(super) fn tier(&self) -> &Tier<FileMover> {
         &self.tier
     }
-
 }
 
 impl Drop for Store {

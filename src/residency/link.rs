@@ -103,7 +103,8 @@ impl SimulatedLink {
     fn end(&mut self, at: usize) -> Landed<SimulatedFailure> {
         let (end, order) = self.begun.swap_remove(at);
         self.now = self.now.max(end);
-        let fails = f64::from(self.random.unit()) * 1000.0 < f64::from(self.speed.failures_per_mille);
+        let fails =
+            f64::from(self.random.unit()) * 1000.0 < f64::from(self.speed.failures_per_mille);
         let Order {
             ticket,
             layer,

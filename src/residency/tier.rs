@@ -214,7 +214,9 @@ impl<M: Mover> Tier<M> {
         let mut own = vec![0; plan.pools.len()];
         for (layer, shape) in layers.iter().enumerate() {
             let pool = plan.pools.iter();
-            let pool = pool.take_while(|pool| !pool.layers.contains(&layer)).count();
+            let pool = pool
+                .take_while(|pool| !pool.layers.contains(&layer))
+                .count();
             at[layer] = (experts.len() as u32, pool);
             for _ in 0..shape.experts {
                 experts.push(Expert {
@@ -453,6 +455,14 @@ impl<M: Mover> Tier<M> {
             }
             visit.left -= batch.len();
             return Ok(visit.left);
+        }
+    }
+
+    /// Between two visits: takes note of who has come. Whose transfer has failed will be brought again when he is wanted.
+    pub fn settle(&mut self) {
+        while let Some(landed) = self.mover.landed(false) {
+            // nobody waits, so nobody is to be told
+            let _ = self.land(landed);
         }
     }
 

@@ -6,7 +6,7 @@ use std::{fs::OpenOptions, path::Path, sync::Arc, time::Duration};
 use crate::{
     bare::Bare,
     families::every_family,
-    load::{answer, answers, requests, settings},
+    load::{answers, requests, settings},
     reference::{assert_same, tales_file, tiny, tiny_file},
 };
 use tidegate::{
@@ -111,7 +111,10 @@ fn too_little_for_a_token_is_refused_with_what_would_do() {
         start::start(file.clone(), backend, &settings(64, Some(2), 2))
     };
     let refused = begin(least - 1).err().expect("refused").to_string();
-    assert!(refused.contains(&format!("at least {least} bytes")), "{refused}");
+    assert!(
+        refused.contains(&format!("at least {least} bytes")),
+        "{refused}"
+    );
     assert!(begin(least).is_ok());
 }
 
@@ -150,7 +153,11 @@ fn a_profile_is_kept_and_used() {
         for at in 0..24u32 {
             bare.rows(0, at as usize, &[3 + (at * 131) % 8000]);
         }
-        bare.runner.backend().store_counts().expect("a store").misses
+        bare.runner
+            .backend()
+            .store_counts()
+            .expect("a store")
+            .misses
     };
     let cold = run();
     assert!(path.exists());
@@ -201,55 +208,64 @@ fn failures_end_their_request_only() {
             }
         }
     }
-    assert!(failed > 0 && right > 0, "{failed} failed, {right} were right");
+    assert!(
+        failed > 0 && right > 0,
+        "{failed} failed, {right} were right"
+    );
     drop(handle);
     stopper.stop(Duration::from_secs(10)).expect("it ends");
+}
+
+/// The bundled model with the matrices of one layer's experts behind everything else, and where they begin.
+fn with_experts_last() -> (Vec<u8>, u64) {
+    let mut bytes = std::fs::read(tales_file()).expect("the file");
+    let file = Gguf::open(tales_file()).expect("a model");
+    let tensor = file.tensor("blk.7.ffn_down_exps.weight").expect("experts");
+    let start = bytes.len().next_multiple_of(4096);
+    bytes.resize(start, 0);
+    bytes.extend_from_within(tensor.offset..tensor.offset + tensor.bytes);
+    // name, number of dimensions, dimensions, type, offset
+    let name = tensor.name.as_bytes();
+    let entry = bytes.windows(name.len()).position(|at| at == name);
+    let at = entry.expect("its entry") + name.len() + 4 + 8 * tensor.dims.trimmed().len() + 4;
+    let offset = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let moved = offset + (start - tensor.offset) as u64;
+    bytes[at..at + 8].copy_from_slice(&moved.to_le_bytes());
+    (bytes, start as u64)
 }
 
 /// A file that becomes shorter while it is served: requests end with an error that says so, and when it is whole again they are answered again.
 #[test]
 fn a_file_that_is_cut_ends_requests_and_not_the_process() {
     let (least, _) = bounds(&tales_file()).expect("experts");
+    let (bytes, cut) = with_experts_last();
     let folder = tempfile::tempdir().expect("a folder");
     for threads_only in [false, true] {
         let path = folder.path().join("cut.gguf");
-        std::fs::copy(tales_file(), &path).expect("a copy");
+        std::fs::write(&path, &bytes).expect("room");
         let file = Arc::new(Gguf::open(&path).expect("a model"));
-        // everything that is mapped lies before the cut
-        let end = |experts: bool| {
-            let tensors = file.tensors().iter();
-            let tensors = tensors.filter(|tensor| tensor.name.contains("_exps.") == experts);
-            tensors.map(|tensor| tensor.offset + tensor.bytes).max()
-        };
-        let (dense, experts) = (end(false).expect("tensors"), end(true).expect("experts"));
-        let cut = (dense as u64).next_multiple_of(4096);
-        assert!(cut < experts as u64, "no experts lie behind {cut}");
-        let whole = std::fs::metadata(&path).expect("a file").len();
         let store = StoreSettings {
             threads_only,
             ..kept(least)
         };
-        let started = start::start(
-            file.clone(),
-            move || cpu().keeping(store),
-            &settings(64, Some(2), 2),
-        );
+        let backend = move || cpu().keeping(store);
+        let started = start::start(file, backend, &settings(64, Some(2), 2));
         let (handle, stopper) = started.expect("an engine");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime");
-        let ask = |index: usize| {
-            let request = requests(20).swap_remove(index);
+        let ask = || {
+            let request = requests(20).swap_remove(1);
             runtime.block_on(crate::load::try_answer(&handle, request))
         };
-        let before = ask(1).expect("an answer");
+        let before = ask().expect("an answer");
         let open = OpenOptions::new().write(true).open(&path).expect("open");
         open.set_len(cut).expect("cut");
-        let error = ask(1).expect_err("some of its experts are gone").to_string();
+        let error = ask().expect_err("some of its experts are gone").to_string();
         assert!(error.contains("the file ends there"), "{error}");
-        drop(std::fs::copy(tales_file(), &path).expect("whole again"));
-        assert_eq!(std::fs::metadata(&path).expect("a file").len(), whole);
-        assert_eq!(ask(1).expect("an answer"), before);
+        std::os::unix::fs::FileExt::write_all_at(&open, &bytes[cut as usize..], cut)
+            .expect("whole again");
+        assert_eq!(ask().expect("an answer"), before);
         drop(handle);
         stopper.stop(Duration::from_secs(10)).expect("it ends");
     }

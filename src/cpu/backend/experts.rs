@@ -187,6 +187,9 @@ impl Cpu {
             }
         }
         self.regions(rows, weights, scratch, Shelf::File, true);
+        if let Some(layer) = weights.gate.layer() {
+            self.look_ahead(rows, layer, None);
+        }
     }
 
     /// Whoever is in memory first, then the others as they come.
@@ -202,7 +205,8 @@ impl Cpu {
         wants.clear();
         let used = scratch.groups.places().len() / rows;
         wants.extend(scratch.groups.iter().map(|(expert, places)| {
-            let decodes = |place: &&u32| *self.decoding.get(**place as usize / used).unwrap_or(&true);
+            let decodes =
+                |place: &&u32| *self.decoding.get(**place as usize / used).unwrap_or(&true);
             let decode_rows = places.iter().filter(decodes).count() as u32;
             Want {
                 expert: expert as u16,
@@ -216,9 +220,7 @@ impl Cpu {
         let experts = scratch.groups.starts().len() - 1;
         let mut left = store.take(false, experts)?;
         self.regions(rows, weights, scratch, Shelf::Store(store), true);
-        if store.looks_ahead() && self.decoding.contains(&true) {
-            self.look_ahead(rows, layer, store);
-        }
+        self.look_ahead(rows, layer, Some(store));
         while left > 0 {
             left = store.take(true, experts)?;
             self.regions(rows, weights, scratch, Shelf::Store(store), false);
@@ -459,9 +461,7 @@ impl<'a> Shelf<'a> {
     /// One expert's matrix, if it is there.
     fn bytes(self, experts: &'a Experts, expert: usize) -> Option<&'a [u8]> {
         match (self, experts.home()) {
-            (Self::Store(store), Some(home)) => {
-                store.bytes(home, expert, || experts.bytes(expert))
-            }
+            (Self::Store(store), Some(home)) => store.bytes(home, expert, || experts.bytes(expert)),
             _ => Some(experts.bytes(expert)),
         }
     }

@@ -59,10 +59,20 @@ impl Cpu {
         self.lookahead = ahead;
     }
 
-    /// Has those read ahead whom the next layers will probably want.
-    pub(super) fn look_ahead(&mut self, rows: usize, layer: usize, store: &mut Store) {
-        self.predict(rows, layer, |layer, distance, ids, used| {
-            store.look_ahead(layer, distance, ids, used);
-        });
+    /// Where streams wait: has those read ahead whom the next layers will probably want, and records who they are.
+    pub(super) fn look_ahead(&mut self, rows: usize, layer: usize, store: Option<&mut Store>) {
+        let mut store = store.filter(|store| store.looks_ahead());
+        let mut trace = self.trace.take();
+        if (store.is_some() || trace.is_some()) && self.decoding.contains(&true) {
+            self.predict(rows, layer, |layer, distance, ids, used| {
+                if let Some(store) = &mut store {
+                    store.look_ahead(layer, distance, ids, used);
+                }
+                if let Some(trace) = &mut trace {
+                    trace.ahead(layer, distance, ids);
+                }
+            });
+        }
+        self.trace = trace;
     }
 }

@@ -75,6 +75,8 @@ pub struct Experts {
     inputs: usize,
     outputs: usize,
     bytes: usize,
+    /// Which of the trunk's layers with experts they are of.
+    layer: Option<usize>,
     /// Where they have a place in memory of their own, if they have.
     home: Option<Home>,
 }
@@ -100,6 +102,7 @@ impl Experts {
             inputs,
             outputs,
             bytes: outputs * row_bytes,
+            layer: source.layer,
             home,
         }
     }
@@ -131,6 +134,11 @@ impl Experts {
         let _ = self
             .file
             .advise(&self.tensors[tensor], bytes, Advice::WillNeed);
+    }
+
+    /// Which of the trunk's layers with experts they are of.
+    pub(super) fn layer(&self) -> Option<usize> {
+        self.layer
     }
 
     /// Where they have a place in memory of their own.

@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use crate::{
     backend::ExpertSource,
-
     residency::{slots::SlotPlan, tier::SlotId},
 };
 

@@ -1,8 +1,6 @@
 //! What a store tells `/metrics`.
 
-use metrics::{
-    Counter, Unit, counter, describe_counter, describe_gauge, gauge,
-};
+use metrics::{Counter, Unit, counter, describe_counter, describe_gauge, gauge};
 
 use crate::residency::{
     predict::{DISTANCES, Hits},
@@ -77,9 +75,20 @@ fn describe() {
         FOUND,
         "Experts that windows wanted, once a layer and window: here, coming because they were read ahead, or missing"
     );
-    describe_counter!(MOVED, Unit::Bytes, "What was read of experts, because a window waited or ahead");
-    describe_counter!(AHEAD, Unit::Bytes, "What was read ahead: useful if its layer wanted it, else wasted");
+    describe_counter!(
+        MOVED,
+        Unit::Bytes,
+        "What was read of experts, because a window waited or ahead"
+    );
+    describe_counter!(
+        AHEAD,
+        Unit::Bytes,
+        "What was read ahead: useful if its layer wanted it, else wasted"
+    );
     describe_counter!(FAILED, "Reads of experts that failed");
     describe_gauge!(SLOTS, Unit::Bytes, "What experts may take in memory");
-    describe_counter!(PREDICTED, "Choices of experts that were predicted so many layers before, and how many of these rightly");
+    describe_counter!(
+        PREDICTED,
+        "Choices of experts that were predicted so many layers before, and how many of these rightly"
+    );
 }

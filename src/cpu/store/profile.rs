@@ -97,7 +97,11 @@ mod tests {
         assert!(!path.exists());
         let ranked = [(1, 3, 2.5), (0, 0, -1.0), (0, 9, -2.0), (7, 0, -3.0)];
         own.write(&path, &ranked).expect("room");
-        assert_eq!(own.read(&path), ranked[..2], "others are none of its experts");
+        assert_eq!(
+            own.read(&path),
+            ranked[..2],
+            "others are none of its experts"
+        );
         assert_eq!(Profile::of(&[layer(4), layer(5)]).read(&path), []);
         fs::write(&path, "{").expect("room");
         assert_eq!(own.read(&path), []);

@@ -23,7 +23,10 @@ impl Mover for Witness {
     type Error = SimulatedFailure;
 
     fn start(&mut self, order: Order) {
-        let taken = self.under_way.values().any(|other| other.slot == order.slot);
+        let taken = self
+            .under_way
+            .values()
+            .any(|other| other.slot == order.slot);
         assert!(!taken, "two tickets for {:?}", order.slot);
         self.slots.remove(&order.slot);
         assert!(self.under_way.insert(order.ticket, order).is_none());
@@ -94,9 +97,17 @@ fn check(seed: u64, capacity: u64, tickets: usize, failures_per_mille: u32) -> (
     let mut failed = 0;
     for window in 0..150 {
         for (layer, shape) in layers.iter().enumerate() {
-            let rows = if window % 7 == 0 { 40 } else { 1 + random.below(4) };
+            let rows = if window % 7 == 0 {
+                40
+            } else {
+                1 + random.below(4)
+            };
             let wanted = wants(&mut random, shape.experts, rows);
-            let moves_max = if random.below(4) == 0 { random.below(3) } else { usize::MAX };
+            let moves_max = if random.below(4) == 0 {
+                random.below(3)
+            } else {
+                usize::MAX
+            };
             tier.visit(layer, &wanted, moves_max);
             let next = (layer + 1) % layers.len();
             if random.below(2) == 0 {
@@ -129,17 +140,24 @@ fn check(seed: u64, capacity: u64, tickets: usize, failures_per_mille: u32) -> (
                         break;
                     }
                 }
-                tier.mover.link.pass(Duration::from_micros(random.below(400) as u64));
+                tier.mover
+                    .link
+                    .pass(Duration::from_micros(random.below(400) as u64));
             }
             if !given.is_empty() {
                 let mut expected: Vec<u16> = wanted.iter().map(|want| want.expert).collect();
                 expected.sort_unstable();
                 given.sort_unstable();
-                assert_eq!(given, expected, "seed {seed}, window {window}, layer {layer}");
+                assert_eq!(
+                    given, expected,
+                    "seed {seed}, window {window}, layer {layer}"
+                );
             }
             tier.finish();
             tally(&tier, &plan);
-            tier.mover.link.pass(Duration::from_micros(random.below(2000) as u64));
+            tier.mover
+                .link
+                .pass(Duration::from_micros(random.below(2000) as u64));
         }
     }
     (failed, tier.counts())
