@@ -79,6 +79,7 @@ pub mod cli;
 pub mod cpu;
 pub mod cuda;
 pub mod engine;
+pub mod estimate;
 pub mod expression;
 pub mod gguf;
 pub mod http;

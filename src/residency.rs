@@ -23,6 +23,7 @@ pub mod link;
 pub mod policy;
 pub mod predict;
 pub mod slots;
+pub mod split;
 pub mod tier;
 
 /// An expert of any layer: the layers' experts counted through.

@@ -11,6 +11,7 @@ use crate::{
     },
     cuda::{Cuda, CudaError},
     engine::{StartError, request::EngineError},
+    estimate::machine::MachineError,
     gguf::GgufError,
     model::{
         loader::LoadError,
@@ -110,6 +111,12 @@ pub(super) enum Failure {
         /// What is wrong with it.
         source: TraceError,
     },
+    /// A description of a machine cannot be used.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// Experts cannot be kept as asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// A capacity cannot be used.
     #[error(transparent)]
     Capacity(#[from] CapacityError),
@@ -155,6 +162,8 @@ impl Failure {
             Self::TraceFile { .. }
             | Self::TraceOnDevice { .. }
             | Self::Trace { .. }
+            | Self::Machine(_)
+            | Self::Store(StoreError::TooSmall(_))
             | Self::Capacity(_) => USAGE,
             Self::Start(StartError::Build(BuildError::Load(_)) | StartError::Settings(_)) => USAGE,
             Self::Start(StartError::Build(BuildError::Allocate(CpuError::Store(

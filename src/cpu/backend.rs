@@ -34,6 +34,7 @@ mod experts;
 mod lookahead;
 mod mixers;
 mod products;
+mod speeds;
 mod weights;
 
 pub use error::CpuError;
@@ -163,6 +164,11 @@ impl Cpu {
         self
     }
 
+    /// What a simulated device has taken so far, if experts are kept on one.
+    pub fn simulated_time(&mut self) -> Option<Duration> {
+        self.store.as_mut()?.simulated_time()
+    }
+
     /// How `ram` bytes would be cut into slots for a model that this backend was told of; nothing if it has no experts, or none are to be kept.
     ///
     /// **Errors**: [`StoreError::TooSmall`].
@@ -198,11 +204,6 @@ impl Cpu {
     /// and values (once a sequence).
     pub fn moved_bytes(&self) -> u64 {
         self.moved_bytes
-    }
-
-    /// Bytes a second that the workers together read from memory, measured now.
-    pub fn read_bandwidth(&self) -> f64 {
-        bandwidth::measure(&self.pool)
     }
 
     /// Calls `row(index, values, worker)` for rows of `width` values of `out`, on the pool if that is worth it.

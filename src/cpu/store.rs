@@ -16,11 +16,14 @@ use crate::{
         link::{LinkSpeed, SimulatedLink},
         predict::Predictor,
         slots::{SlotPlan, TooSmall},
+        split::{Measured, Split},
         tier::{Here, Tier, Want},
     },
 };
 
 mod arena;
+#[cfg(unix)]
+pub mod drive;
 mod error;
 mod layout;
 mod meters;
@@ -57,8 +60,21 @@ pub struct StoreSettings {
     pub profile: Option<PathBuf>,
     /// Read by threads even where the kernel has io_uring: for tests.
     pub threads_only: bool,
-    /// A link of this kind in simulated time instead of reads: for tests.
-    pub simulated: Option<(LinkSpeed, u64)>,
+    /// A device in simulated time instead of reads: for tests.
+    pub simulated: Option<SimulatedDevice>,
+}
+
+/// A device that is not there: its memory is the slots, its arithmetic the CPU's, and its link brings experts in simulated time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SimulatedDevice {
+    /// Its link.
+    pub link: LinkSpeed,
+    /// What happens by chance follows from it.
+    pub seed: u64,
+    /// What an expert takes on the device.
+    pub device_expert: Duration,
+    /// What an expert takes on the host, where missing ones may be computed as well; `None` brings them all.
+    pub host_expert: Option<Duration>,
 }
 
 /// Why there is no store.
@@ -146,6 +162,17 @@ pub(super) struct Store {
     meters: Meters,
     profile: Option<(PathBuf, Profile)>,
     pace: Pace,
+    device: Option<DeviceVisits>,
+}
+
+/// The visits of a simulated device: how its misses are divided, and what that takes.
+#[derive(Debug)]
+struct DeviceVisits {
+    device: SimulatedDevice,
+    split: Split,
+    begun: Duration,
+    /// How far the transfers of the visit had got when it was last looked at.
+    measured: Measured,
 }
 
 impl Store {
@@ -165,9 +192,9 @@ impl Store {
         let layout = Arc::new(Layout::new(&parts.layers, &plan));
         let arena = Arc::new(Arena::new(layout.arena_bytes()).map_err(StoreError::Memory)?);
         let mover = match settings.simulated {
-            Some((speed, seed)) => {
+            Some(device) => {
                 let bytes = slots.iter().map(|layer| layer.expert_bytes).collect();
-                let link = SimulatedLink::new(bytes, speed, seed);
+                let link = SimulatedLink::new(bytes, device.link, device.seed);
                 FileMover::simulated(link, file, layout.clone(), arena.clone())
             }
             None => {
@@ -191,6 +218,12 @@ impl Store {
             meters: Meters::new(plan.bytes()),
             profile,
             pace: Pace::default(),
+            device: settings.simulated.map(|device| DeviceVisits {
+                device,
+                split: Split::new(),
+                begun: Duration::ZERO,
+                measured: Measured::default(),
+            }),
         };
         store.warm(layers, &plan)?;
         Ok(Some(store))
@@ -225,7 +258,51 @@ impl Store {
     pub(super) fn visit(&mut self, layer: usize, wanted: &[Want]) {
         self.pace.begin();
         self.layer = layer;
-        self.tier.visit(layer, wanted, usize::MAX);
+        let moves_max = self.divide(layer, wanted);
+        self.tier.visit(layer, wanted, moves_max);
+    }
+
+    /// How many of the missing are brought: all of them, but where a host can compute some.
+    fn divide(&mut self, layer: usize, wanted: &[Want]) -> usize {
+        let Some(visits) = &mut self.device else {
+            return usize::MAX;
+        };
+        let missing = self.tier.missing(layer, wanted);
+        visits.measured = Measured::default();
+        if let Some(link) = self.tier.mover_mut().link() {
+            visits.begun = link.now();
+        }
+        match visits.device.host_expert {
+            Some(_) => {
+                let moved = visits.split.moves(missing);
+                visits.measured.moved = moved;
+                visits.measured.left = missing - moved;
+                moved
+            }
+            None => usize::MAX,
+        }
+    }
+
+    /// Simulated time passes while what is on the shelf is computed.
+    fn pass(&mut self) {
+        let Some(visits) = &mut self.device else {
+            return;
+        };
+        let below = self.batch.iter().filter(|here| here.slot.is_none()).count() as u32;
+        let here = self.batch.len() as u32 - below;
+        let host = visits.device.host_expert.unwrap_or_default() * below;
+        visits.measured.host += host;
+        if let Some(link) = self.tier.mover_mut().link() {
+            if below == 0 && here > 0 {
+                visits.measured.link = link.now().saturating_sub(visits.begun);
+            }
+            link.pass(host.max(visits.device.device_expert * here));
+        }
+    }
+
+    /// What a simulated device's visits have taken so far, if there is one.
+    pub(super) fn simulated_time(&mut self) -> Option<Duration> {
+        Some(self.tier.mover_mut().link()?.now())
     }
 
     /// As [`Tier::take`]: what can be computed now is on the shelf.
@@ -244,6 +321,7 @@ impl Store {
                 None => Shelf::Below,
             };
         }
+        self.pass();
         Ok(left)
     }
 
@@ -279,6 +357,12 @@ impl Store {
             .end(moved, self.layout.layer_slot_bytes(self.layer));
         self.tier.allow_ahead(self.pace.aheads());
         self.tier.finish();
+        if let Some(visits) = &mut self.device
+            && let Some(link) = self.tier.mover_mut().link()
+        {
+            visits.measured.whole = link.now().saturating_sub(visits.begun);
+            visits.split.note(visits.measured);
+        }
         self.meters.tell(&self.tier.counts());
     }
 

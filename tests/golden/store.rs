@@ -13,13 +13,28 @@ use tidegate::{
     backend::shape::KvType,
     cpu::{
         backend::{Cpu, CpuError, CpuSettings},
-        store::{StoreError, StoreSettings},
+        store::{SimulatedDevice, StoreError, StoreSettings},
     },
     engine::request::EngineError,
     gguf::Gguf,
     model::{family, start},
     residency::{link::LinkSpeed, tier::Counts},
 };
+
+/// A simulated device whose host takes so many microseconds an expert.
+fn device(seed: u64, host_us: Option<u64>) -> SimulatedDevice {
+    SimulatedDevice {
+        link: LinkSpeed {
+            bytes_s: 1e9,
+            latency: Duration::from_micros(50),
+            jitter: 1.0,
+            failures_per_mille: 0,
+        },
+        seed,
+        device_expert: Duration::from_micros(5),
+        host_expert: host_us.map(Duration::from_micros),
+    }
+}
 
 fn cpu() -> Cpu {
     Cpu::new(CpuSettings { threads: Some(2) })
@@ -68,12 +83,6 @@ fn check(file: &str, golden_name: &str) {
         assert_same(file, &same, &expected);
         return assert_eq!(counts, None, "there are no experts to keep");
     };
-    let link = LinkSpeed {
-        bytes_s: 1e9,
-        latency: Duration::from_micros(50),
-        jitter: 1.0,
-        failures_per_mille: 0,
-    };
     for (seed, ram) in [least, least + (all - least) / 3, all - 1, all, u64::MAX]
         .into_iter()
         .enumerate()
@@ -86,7 +95,11 @@ fn check(file: &str, golden_name: &str) {
                 ..kept(ram)
             },
             StoreSettings {
-                simulated: Some((link, seed as u64)),
+                simulated: Some(device(seed as u64, None)),
+                ..kept(ram)
+            },
+            StoreSettings {
+                simulated: Some(device(seed as u64, Some(20 * (1 + seed as u64 % 3)))),
                 ..kept(ram)
             },
         ] {
@@ -110,7 +123,10 @@ fn too_little_for_a_token_is_refused_with_what_would_do() {
         let backend = move || cpu().keeping(kept(ram));
         start::start(file.clone(), backend, &settings(64, Some(2), 2))
     };
-    let refused = begin(least - 1).err().expect("refused").to_string();
+    let Err(refused) = begin(least - 1) else {
+        panic!("{} bytes are enough", least - 1)
+    };
+    let refused = refused.to_string();
     assert!(
         refused.contains(&format!("at least {least} bytes")),
         "{refused}"
@@ -135,6 +151,47 @@ fn eight_at_once_get_what_each_gets_alone_from_few_slots() {
         let [alone, together] = run(Some(kept(ram)));
         assert_eq!(alone, expected, "{ram} bytes");
         assert_eq!(together, expected, "{ram} bytes, together");
+    }
+}
+
+/// Dividing misses over link and host takes a simulated device no longer than the better of the two alone, whichever that is.
+#[test]
+fn misses_are_divided_to_advantage() {
+    let (least, all) = bounds(&tales_file()).expect("experts");
+    let time = |host_us: Option<u64>, link_bytes_s: f64| {
+        let device = device(1, host_us);
+        let link = LinkSpeed {
+            bytes_s: link_bytes_s,
+            latency: Duration::from_micros(5),
+            ..device.link
+        };
+        let store = StoreSettings {
+            lookahead: false,
+            simulated: Some(SimulatedDevice { link, ..device }),
+            ..kept((2 * least + all) / 3)
+        };
+        let mut bare = Bare::on(cpu().keeping(store), &tales_file(), 1, 128, KvType::F16);
+        for at in 0..120u32 {
+            bare.rows(0, at as usize, &[3 + (at * 131) % 8000]);
+        }
+        let backend = bare.runner.backend_mut();
+        let counts = backend.store_counts().expect("a store");
+        let host_alone = 5e-6 * counts.hits as f64 + 60e-6 * counts.misses as f64;
+        let time = backend.simulated_time().expect("a device");
+        (time.as_secs_f64(), host_alone)
+    };
+    // an expert has some 30 kB: 30 us over the fast link, 300 us over the slow one
+    for link_bytes_s in [1e9, 1e8] {
+        let (link_alone, _) = time(None, link_bytes_s);
+        let (both, host_alone) = time(Some(60), link_bytes_s);
+        assert!(
+            both < 1.03 * link_alone,
+            "{both} s, over the link {link_alone} s"
+        );
+        assert!(
+            both < 1.03 * host_alone,
+            "{both} s, on the host {host_alone} s"
+        );
     }
 }
 
@@ -169,15 +226,13 @@ fn a_profile_is_kept_and_used() {
 fn failures_end_their_request_only() {
     let (least, all) = bounds(&tales_file()).expect("experts");
     let store = StoreSettings {
-        simulated: Some((
-            LinkSpeed {
-                bytes_s: 1e9,
-                latency: Duration::ZERO,
-                jitter: 0.0,
+        simulated: Some(SimulatedDevice {
+            link: LinkSpeed {
                 failures_per_mille: 1,
+                ..device(5, None).link
             },
-            5,
-        )),
+            ..device(5, None)
+        }),
         ..kept((least + all) / 2)
     };
     let file = Arc::new(Gguf::open(tales_file()).expect("a model"));

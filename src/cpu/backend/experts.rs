@@ -155,13 +155,14 @@ impl Cpu {
         let home = weights.gate.home();
         let done = match (home, self.store.take()) {
             (Some(home), Some(mut store)) => {
-                let done = self.from_store(rows, weights, home.layer, &mut scratch, &mut store);
+                let done =
+                    self.feed_from_store(rows, weights, home.layer, &mut scratch, &mut store);
                 self.store = Some(store);
                 done
             }
             (_, store) => {
                 self.store = store;
-                self.from_file(rows, weights, &mut scratch);
+                self.feed_from_file(rows, weights, &mut scratch);
                 Ok(())
             }
         };
@@ -173,7 +174,7 @@ impl Cpu {
     }
 
     /// All experts at once, where the file is mapped.
-    fn from_file(
+    fn feed_from_file(
         &mut self,
         rows: usize,
         weights: &ExpertWeights<Self>,
@@ -193,7 +194,7 @@ impl Cpu {
     }
 
     /// Whoever is in memory first, then the others as they come.
-    fn from_store(
+    fn feed_from_store(
         &mut self,
         rows: usize,
         weights: &ExpertWeights<Self>,

@@ -21,7 +21,7 @@ pub(in crate::cpu) struct FileMover(Way);
 
 enum Way {
     #[cfg(target_os = "linux")]
-    Ring(Ring),
+    Ring(Box<Ring>),
     Readers(Readers),
     Simulated(Box<Simulated>),
 }
@@ -39,7 +39,7 @@ impl FileMover {
         #[cfg(target_os = "linux")]
         if !threads_only && shared.all_files() {
             match Ring::new(shared.clone(), tickets) {
-                Ok(ring) => return Ok(Self(Way::Ring(ring))),
+                Ok(ring) => return Ok(Self(Way::Ring(Box::new(ring)))),
                 Err(error) => tracing::info!(%error, "no io_uring: threads read experts"),
             }
         }

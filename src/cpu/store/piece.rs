@@ -102,7 +102,7 @@ impl Shared {
 
 /// The same file, opened to be read past the page cache; nothing where that does not work.
 #[cfg(target_os = "linux")]
-fn direct(open: &File) -> Option<File> {
+pub(super) fn direct(open: &File) -> Option<File> {
     use std::os::{
         fd::AsRawFd,
         unix::fs::{FileExt, OpenOptionsExt},
@@ -126,7 +126,7 @@ fn direct(open: &File) -> Option<File> {
 
 /// Other systems have no such thing.
 #[cfg(not(target_os = "linux"))]
-fn direct(_: &File) -> Option<File> {
+pub(super) fn direct(_: &File) -> Option<File> {
     None
 }
 
