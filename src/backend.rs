@@ -6,7 +6,7 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use crate::{
-    engine::executor::{Outcome, Slot},
+    engine::executor::{Outcome, Slot, Torn},
     gguf::{Gguf, Tensor},
     ledger::Place,
     model::window::{Rows, Window},
@@ -262,7 +262,7 @@ pub trait Backend: Sized + 'static {
     /// How many likeliest tokens [`outcome`](Self::outcome) tells of a row; 0 if it tells logits only.
     const CANDIDATES: usize = 0;
 
-    /// A failed device or memory operation. Fatal to the engine, unless [`ends_pass_only`](Self::ends_pass_only) says otherwise.
+    /// A failed device or memory operation. Fatal to the engine.
     type Error: std::error::Error + Send + Sync + 'static;
     /// A weight matrix.
     type Matrix;
@@ -287,10 +287,10 @@ pub trait Backend: Sized + 'static {
         source: ExpertSource,
     ) -> Result<Self::Experts, Self::Error>;
 
-    /// Whether an error of [`run_experts`](Self::run_experts) is the window's alone: others can still be computed.
-    fn ends_pass_only(error: &Self::Error) -> bool {
-        let _ = error;
-        false
+    /// Whose rows the slice that was computed last has left without what they need, since it was asked before.
+    fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
+        let _ = window;
+        None
     }
 
     /// A layer's router, for who looks ahead. `layer` is one of [`Needs::expert_layers`].

@@ -136,6 +136,14 @@ impl Kept {
             read_bytes: vec![0; layers.len()],
         };
         for pool in &plan.pools {
+            if ranks.is_empty() {
+                let share = pool.residents() as f64 / pool.experts as f64;
+                for layer in &pool.layers {
+                    (kept.hit_rates[*layer], kept.resident[*layer]) = (share, share);
+                    kept.read_bytes[*layer] = pool.slot_bytes;
+                }
+                continue;
+            }
             let mut chances: Vec<(f64, usize)> = Vec::new();
             for layer in &pool.layers {
                 let shape = &layers[*layer];
@@ -148,9 +156,6 @@ impl Kept {
                 kept.hit_rates[*layer] += chance / layers[*layer].used as f64;
                 kept.resident[*layer] += 1.0 / layers[*layer].experts as f64;
             }
-        }
-        if ranks.is_empty() {
-            kept.hit_rates.clone_from(&kept.resident);
         }
         kept
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{Backend, Needs, Room},
-    engine::executor::{Capacity, Executor, Lane, Outcome, Progress, Slot, Span},
+    engine::executor::{Capacity, Executor, Lane, Outcome, Progress, Slot, Span, Torn},
     gguf::Gguf,
     op::{Block, Hidden, Pass, norm::Norm},
 };
@@ -211,10 +211,6 @@ impl<B: Backend> Executor for Runner<B> {
     type Pass = Window<B>;
     type Error = B::Error;
 
-    fn ends_pass_only(error: &B::Error) -> bool {
-        B::ends_pass_only(error)
-    }
-
     fn capacity(&self) -> Capacity {
         Capacity {
             slots: self.room.slots,
@@ -269,6 +265,10 @@ impl<B: Backend> Executor for Runner<B> {
         } else {
             Progress::Done
         })
+    }
+
+    fn torn(&mut self, window: &mut Window<B>) -> Option<Torn> {
+        self.backend.torn(window)
     }
 
     fn withdraw(&mut self, window: &mut Window<B>, slot: Slot) {

@@ -11,7 +11,7 @@ use super::{
     kernels::{ActKind, Acts, KernelScratch},
     math,
     pool::Pool,
-    store::{Parts, Store, StoreError, StoreSettings, slot_layers},
+    store::{Parts, ReadError, Store, StoreError, StoreSettings, slot_layers},
 };
 use crate::{
     backend::{
@@ -19,10 +19,10 @@ use crate::{
         Needs, Room, RouteShape,
         shape::{DeltaShape, KvShape, KvType},
     },
-    engine::executor::Slot,
+    engine::executor::{Slot, Torn},
     gguf::Gguf,
     ledger::{Place, scratch_row_bytes},
-    model::window::{Rows, Window},
+    model::window::{RowSpan, Rows, Window},
     quant,
     residency::{slots::SlotPlan, tier::Counts},
     trace::recorder::Recorder,
@@ -76,8 +76,17 @@ pub struct Cpu {
     /// How experts are to be kept in memory of their own, and what is told of them until there is a store.
     keeping: Option<(StoreSettings, Parts)>,
     store: Option<Box<Store>>,
+    torn: TornRows,
     /// `[rows]` of the window at hand: whether they are a stream's next tokens. Short if nobody asks.
     decoding: Vec<bool>,
+}
+
+/// Rows of the slice at hand that could not be computed.
+#[derive(Default)]
+struct TornRows {
+    rows: Vec<u32>,
+    /// Of the last one.
+    why: Option<ReadError>,
 }
 
 /// In the first windows (the warm-up generation) experts are fetched from disk in one piece each, which is several times faster than by
@@ -154,6 +163,7 @@ impl Cpu {
             lookahead: Lookahead::default(),
             keeping: None,
             store: None,
+            torn: TornRows::default(),
             decoding: Vec::new(),
         }
     }
@@ -275,8 +285,15 @@ impl Backend for Cpu {
         Ok(Experts::new(file.clone(), source, home))
     }
 
-    fn ends_pass_only(error: &CpuError) -> bool {
-        matches!(error, CpuError::Read(_))
+    fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
+        let why = self.torn.why.take()?.to_string();
+        let rows = std::mem::take(&mut self.torn.rows);
+        let spans = window.rows().spans().iter();
+        let hit = |span: &&RowSpan| rows.iter().any(|row| span.rows.contains(&(*row as usize)));
+        Some(Torn {
+            slots: spans.filter(hit).map(|span| span.slot).collect(),
+            why,
+        })
     }
 
     fn router(&mut self, layer: usize, router: &Matrix, shape: &RouteShape) {
@@ -434,7 +451,8 @@ impl Backend for Cpu {
     }
 
     fn run_experts(&mut self, rows: usize, weights: &ExpertWeights<Self>) -> Result<(), CpuError> {
-        self.feed_experts(rows, weights)
+        self.feed_experts(rows, weights);
+        Ok(())
     }
 
     fn head(

@@ -306,14 +306,13 @@ impl Store {
     }
 
     /// As [`Tier::take`]: what can be computed now is on the shelf.
-    pub(super) fn take(&mut self, wait: bool, experts: usize) -> Result<usize, ReadError> {
+    pub(super) fn take(&mut self, wait: bool, experts: usize) -> usize {
         let asked = Instant::now();
         let left = self.tier.take(wait, &mut self.batch);
         if wait {
             self.pace.waited(asked.elapsed());
         }
         self.shelf.clear();
-        let left = left.inspect_err(|_| self.meters.tell(&self.tier.counts()))?;
         self.shelf.resize(experts, Shelf::Absent);
         for here in &self.batch {
             self.shelf[usize::from(here.expert)] = match here.slot {
@@ -322,7 +321,7 @@ impl Store {
             };
         }
         self.pass();
-        Ok(left)
+        left
     }
 
     /// Whether anything is on the shelf.
@@ -346,6 +345,11 @@ impl Store {
                 Some(unsafe { self.arena.read(slot + at.start, at.len()) })
             }
         }
+    }
+
+    /// Whom the visit has wanted and who cannot be read.
+    pub(super) fn failures(&mut self) -> impl Iterator<Item = (u16, ReadError)> {
+        self.tier.failures()
     }
 
     /// The visit's last experts are computed.

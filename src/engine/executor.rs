@@ -122,18 +122,21 @@ pub enum Progress {
     Done,
 }
 
+/// Sequences that cannot go on, because a part of the model that they need cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// Theirs.
+    pub slots: Vec<Slot>,
+    /// What cannot be had, and why.
+    pub why: String,
+}
+
 /// A model on a backend, as the engine sees it. Lives on the engine thread.
 pub trait Executor: 'static {
     /// Rows on their way through the layers. May be left after any `advance` and resumed later.
     type Pass;
-    /// A failed device or memory operation. Fatal to the engine, unless [`ends_pass_only`](Self::ends_pass_only) says otherwise.
+    /// A failed device or memory operation. Fatal to the engine.
     type Error: std::error::Error + Send + Sync + 'static;
-
-    /// Whether an error of [`advance`](Self::advance) ends the pass and its sequences only. Their slots must be `reset`.
-    fn ends_pass_only(error: &Self::Error) -> bool {
-        let _ = error;
-        false
-    }
 
     /// What fits.
     fn capacity(&self) -> Capacity;
@@ -148,6 +151,12 @@ pub trait Executor: 'static {
     /// Advances by one slice: a layer, or part of one where a whole layer takes more than some tens of milliseconds. A pass of the decode lane
     /// may go all the way at once. No more than [`Capacity::slices_ahead`] are still being computed on return: the engine measures the time from return to return.
     fn advance(&mut self, pass: &mut Self::Pass) -> Result<Progress, Self::Error>;
+
+    /// Whose rows the last [`advance`](Self::advance) could not compute, while those of others are as they should be: they are to be withdrawn.
+    fn torn(&mut self, pass: &mut Self::Pass) -> Option<Torn> {
+        let _ = pass;
+        None
+    }
 
     /// Takes a slot's rows out of a pass between two slices. What they have left behind is torn: the slot must be `reset`.
     fn withdraw(&mut self, pass: &mut Self::Pass, slot: Slot);

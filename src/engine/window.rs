@@ -11,7 +11,7 @@ use super::{
     Engine, Turn,
     active::{Choice, Ending},
     costs::Load,
-    executor::{Executor, Lane, Outcome, Progress, Span},
+    executor::{Executor, Lane, Outcome, Progress, Span, Torn},
     request::EngineError,
     schedule::{Next, RIDES_MAX, Share, Situation, schedule},
     steps::Step,
@@ -181,15 +181,16 @@ impl<E: Executor> Engine<E> {
         };
         let rows = flight.rows();
         let started = self.executor.now();
-        let progress = match self.executor.advance(&mut flight.pass) {
-            Ok(progress) => progress,
-            Err(error) if E::ends_pass_only(&error) => {
-                self.fail(lane, flight, &error);
+        let progress = self.executor.advance(&mut flight.pass)?;
+        flight.compute += self.executor.now() - started;
+        if let Some(torn) = self.executor.torn(&mut flight.pass) {
+            self.fail(lane, &mut flight, &torn);
+            if flight.shares.is_empty() {
+                self.executor.abandon(flight.pass);
+                self.shares[lane as usize] = flight.shares;
                 return Ok(Turn::Busy);
             }
-            Err(error) => return Err(error),
-        };
-        flight.compute += self.executor.now() - started;
+        }
         match progress {
             Progress::More => self.flights[lane as usize] = Some(flight),
             Progress::Done => self.complete(lane, flight)?,
@@ -230,18 +231,22 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Ends every sequence of a pass that cannot go on. Others are none the wiser.
-    fn fail(&mut self, lane: Lane, mut flight: Flight<E::Pass>, error: &E::Error) {
-        let why = error.to_string();
-        tracing::error!(%why, sequences = flight.shares.len(), "a window failed");
+    /// Ends the sequences of a pass that cannot go on. Others are none the wiser.
+    fn fail(&mut self, lane: Lane, flight: &mut Flight<E::Pass>, torn: &Torn) {
+        tracing::error!(why = %torn.why, sequences = torn.slots.len(), ?lane, "answers end");
         let mut shares = mem::take(&mut flight.shares);
-        for share in shares.drain(..) {
+        shares.retain(|share| {
+            if !torn.slots.contains(&share.slot) {
+                return true;
+            }
+            flight.load = None;
             self.executor.withdraw(&mut flight.pass, share.slot);
-            let failed = EngineError::Unreadable { why: why.clone() };
-            self.release(share.slot.0 as usize, Ending::Failed(failed));
-        }
-        self.executor.abandon(flight.pass);
-        self.shares[lane as usize] = shares;
+            let why = torn.why.clone();
+            let failed = Ending::Failed(EngineError::Unreadable { why });
+            self.release(share.slot.0 as usize, failed);
+            false
+        });
+        flight.shares = shares;
     }
 
     /// Notes whom the window serves and counts its rows.

@@ -142,9 +142,7 @@ impl<'a> Server<'a> {
         let each = self.header.layers[layer].expert_bytes as f64 / self.speeds.fast;
         let mut batch = Vec::new();
         loop {
-            let Ok(left) = self.tier.take(true, &mut batch) else {
-                return; // this link does not fail
-            };
+            let left = self.tier.take(true, &mut batch); // this link does not fail
             let time = Duration::from_secs_f64(each * batch.len() as f64);
             self.tier.mover_mut().pass(time);
             if left == 0 {

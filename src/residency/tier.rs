@@ -183,8 +183,7 @@ struct Visit {
 }
 
 /// A tier, and what brings experts into it.
-#[derive(Debug)]
-pub struct Tier<M> {
+pub struct Tier<M: Mover> {
     mover: M,
     /// `[layers]`: first expert, and the pool.
     layers: Vec<(u32, usize)>,
@@ -203,6 +202,7 @@ pub struct Tier<M> {
     wishes: VecDeque<u32>,
     /// Fetched ahead and not wanted yet, on their way or here; some entries are out of date.
     ahead: VecDeque<u32>,
+    failures: Vec<(u16, M::Error)>,
     counts: Counts,
 }
 
@@ -260,6 +260,7 @@ impl<M: Mover> Tier<M> {
             wanted: Vec::new(),
             wishes: VecDeque::new(),
             ahead: VecDeque::new(),
+            failures: Vec::new(),
             counts: Counts::default(),
             mover,
         }
@@ -304,6 +305,7 @@ impl<M: Mover> Tier<M> {
     pub fn visit(&mut self, layer: usize, wanted: &[Want], moves_max: usize) {
         assert!(self.visit.left == 0, "one visit at a time");
         self.release();
+        self.failures.clear();
         let (first, pool) = self.layers[layer];
         self.visit.first = first;
         self.visit.left = wanted.len();
@@ -420,17 +422,13 @@ impl<M: Mover> Tier<M> {
         self.visit.queue.extend(missing);
     }
 
-    /// Experts of the visit that can be computed now, whose slots are theirs until the next call; those of the call before are done with. With `wait` at least one, if any is left. Returns
-    /// how many are still to come.
-    ///
-    /// **Errors**: one cannot be brought. The visit is over; the tier is as good as before.
-    pub fn take(&mut self, wait: bool, batch: &mut Vec<Here>) -> Result<usize, M::Error> {
+    /// Experts of the visit that can be computed now, whose slots are theirs until the next call; those of the call before are done with. With `wait` at least one, if any is left that can
+    /// be brought. Returns how many are still to come.
+    pub fn take(&mut self, wait: bool, batch: &mut Vec<Here>) -> usize {
         batch.clear();
         self.release();
         loop {
-            while let Some(landed) = self.mover.landed(false) {
-                self.land(landed)?;
-            }
+            self.settle();
             self.pump();
             let visit = &mut self.visit;
             if !visit.ready.is_empty() || !visit.below.is_empty() {
@@ -439,11 +437,11 @@ impl<M: Mover> Tier<M> {
                     visit.given.push(number);
                 }
             } else if visit.left == 0 || !wait {
-                return Ok(visit.left);
+                return visit.left;
             } else {
                 let landed = self.mover.landed(true);
                 // `pump` has started whom it could, and there is a slot for one at least
-                self.land(landed.expect("a visit that waits has a ticket under way"))?;
+                self.land(landed.expect("a visit that waits has a ticket under way"));
                 continue;
             }
             if batch.is_empty() {
@@ -454,15 +452,19 @@ impl<M: Mover> Tier<M> {
                 }
             }
             visit.left -= batch.len();
-            return Ok(visit.left);
+            return visit.left;
         }
     }
 
-    /// Between two visits: takes note of who has come. Whose transfer has failed will be brought again when he is wanted.
+    /// Whom the visit has wanted and who cannot be brought, and why. They have not been handed out, and will be tried again when they are wanted again.
+    pub fn failures(&mut self) -> impl Iterator<Item = (u16, M::Error)> {
+        self.failures.drain(..)
+    }
+
+    /// Takes note of who has come.
     pub fn settle(&mut self) {
         while let Some(landed) = self.mover.landed(false) {
-            // nobody waits, so nobody is to be told
-            let _ = self.land(landed);
+            self.land(landed);
         }
     }
 
@@ -505,7 +507,8 @@ impl<M: Mover> Tier<M> {
             }
             while self.free_tickets.is_empty() {
                 let landed = self.mover.landed(true);
-                self.land(landed.expect("all tickets are under way"))?;
+                let failed = self.land(landed.expect("all tickets are under way"));
+                failed.map_or(Ok(()), Err)?;
             }
             let slot = self.pools[self.experts[number as usize].pool as usize]
                 .free
@@ -516,7 +519,8 @@ impl<M: Mover> Tier<M> {
         }
         while self.demands > 0 {
             let landed = self.mover.landed(true);
-            self.land(landed.expect("some are under way"))?;
+            let failed = self.land(landed.expect("some are under way"));
+            failed.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
@@ -616,8 +620,8 @@ impl<M: Mover> Tier<M> {
         });
     }
 
-    /// Takes note of a ticket's end.
-    fn land(&mut self, landed: Landed<M::Error>) -> Result<(), M::Error> {
+    /// Takes note of a ticket's end. Returns its error if no visit is to be told: nobody waits for him, and he will fail again if he is wanted.
+    fn land(&mut self, landed: Landed<M::Error>) -> Option<M::Error> {
         let flight = self.flights[landed.ticket.0 as usize].take();
         let flight = flight.expect("a mover tells of a ticket once");
         self.free_tickets.push(landed.ticket);
@@ -636,7 +640,7 @@ impl<M: Mover> Tier<M> {
                 } else {
                     self.free_unless_needed(flight.expert);
                 }
-                Ok(())
+                None
             }
             Err(error) => {
                 self.counts.failed += 1;
@@ -644,28 +648,13 @@ impl<M: Mover> Tier<M> {
                 expert.ahead = false;
                 pool.residents.evict(expert.own);
                 pool.free.push(flight.slot);
-                if !expert.wanted {
-                    // who was fetched ahead will be asked for again, and fail again, if he is wanted
-                    return Ok(());
+                if !std::mem::take(&mut expert.wanted) {
+                    return Some(error);
                 }
-                self.abort();
-                Err(error)
-            }
-        }
-    }
-
-    /// Ends the visit early. What is on its way for it is freed when it lands, unless it stays.
-    fn abort(&mut self) {
-        self.visit.queue.clear();
-        self.visit.ready.clear();
-        self.visit.below.clear();
-        self.visit.given.clear();
-        self.visit.left = 0;
-        for at in 0..self.visit.experts.len() {
-            let number = self.visit.experts[at];
-            let expert = &mut self.experts[number as usize];
-            if std::mem::take(&mut expert.wanted) {
-                self.free_unless_needed(number);
+                let number = (flight.expert - self.visit.first) as u16;
+                self.visit.left -= 1;
+                self.failures.push((number, error));
+                None
             }
         }
     }

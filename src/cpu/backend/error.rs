@@ -1,6 +1,6 @@
 //! How the CPU backend fails: only where experts are kept in memory of their own.
 
-use crate::cpu::store::{ReadError, StoreError};
+use crate::cpu::store::StoreError;
 
 /// What can go wrong on the CPU.
 #[derive(Debug, thiserror::Error)]
@@ -8,7 +8,4 @@ pub enum CpuError {
     /// Experts cannot be kept as the settings ask.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// One cannot be read. Ends the requests that wait for it.
-    #[error(transparent)]
-    Read(#[from] ReadError),
 }

@@ -6,7 +6,7 @@
 //! Three regions: gate, up, activation and requantisation by (expert, part of the intermediate); down projections by (expert, outputs); the
 //! weighted sum by row. The shared expert takes part as one more expert, which every row chose.
 
-use super::{Cpu, CpuError, Experts, Matrix, products::task_outputs};
+use super::{Cpu, Experts, Matrix, products::task_outputs};
 use crate::{
     backend::{Act, ExpertWeights, Needs, RouteShape},
     cpu::{
@@ -125,14 +125,8 @@ impl ExpertScratch {
 }
 
 impl Cpu {
-    /// `Branch` = weighted sum of the chosen experts' outputs for `Normed`.
-    ///
-    /// **Errors**: an expert cannot be read.
-    pub(super) fn feed_experts(
-        &mut self,
-        rows: usize,
-        weights: &ExpertWeights<Self>,
-    ) -> Result<(), CpuError> {
+    /// `Branch` = weighted sum of the chosen experts' outputs for `Normed`. Rows whose experts cannot be read are torn.
+    pub(super) fn feed_experts(&mut self, rows: usize, weights: &ExpertWeights<Self>) {
         let shared = weights.shared.as_ref();
         let kinds = [
             weights.gate.kind(),
@@ -153,24 +147,18 @@ impl Cpu {
                 .reserve(shared.down.kind(), rows, shared.width);
         }
         let home = weights.gate.home();
-        let done = match (home, self.store.take()) {
+        match (home, self.store.take()) {
             (Some(home), Some(mut store)) => {
-                let done =
-                    self.feed_from_store(rows, weights, home.layer, &mut scratch, &mut store);
+                self.feed_from_store(rows, weights, home.layer, &mut scratch, &mut store);
                 self.store = Some(store);
-                done
             }
             (_, store) => {
                 self.store = store;
                 self.feed_from_file(rows, weights, &mut scratch);
-                Ok(())
             }
-        };
-        if done.is_ok() {
-            self.combine(rows, weights, &scratch);
         }
+        self.combine(rows, weights, &scratch);
         self.experts = scratch;
-        done
     }
 
     /// All experts at once, where the file is mapped.
@@ -201,7 +189,7 @@ impl Cpu {
         layer: usize,
         scratch: &mut ExpertScratch,
         store: &mut Store,
-    ) -> Result<(), CpuError> {
+    ) {
         let mut wants = std::mem::take(&mut scratch.wants);
         wants.clear();
         let used = scratch.groups.places().len() / rows;
@@ -219,15 +207,20 @@ impl Cpu {
         store.visit(layer, &wants);
         scratch.wants = wants;
         let experts = scratch.groups.starts().len() - 1;
-        let mut left = store.take(false, experts)?;
+        let mut left = store.take(false, experts);
         self.regions(rows, weights, scratch, Shelf::Store(store), true);
         self.look_ahead(rows, layer, Some(store));
         while left > 0 {
-            left = store.take(true, experts)?;
+            left = store.take(true, experts);
             self.regions(rows, weights, scratch, Shelf::Store(store), false);
         }
+        for (expert, error) in store.failures() {
+            let places = scratch.groups.of(usize::from(expert)).iter();
+            let rows = places.map(|place| place / used as u32);
+            self.torn.rows.extend(rows);
+            self.torn.why = Some(error);
+        }
         store.finish();
-        Ok(())
     }
 
     /// Whoever is on the shelf, and the shared expert if it is his turn.
