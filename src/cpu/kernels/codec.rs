@@ -27,39 +27,48 @@ pub(super) trait Form {
     const MINIMA: bool;
     /// Whether codes need all 8 bits ([`Simd::dot_wide`]).
     const WIDE: bool;
+    /// Words whose products' sum fits 16 bits, whatever the activations: a power of two. Codes may be `32767 / (2 * 127 * STEPS)` at most.
+    const STEPS: usize;
     /// Chains of fused multiply-adds that a sum ends in, minima included.
     const CHAINS: usize = (if Self::SCALED { 1 } else { 8 }) * (if Self::MINIMA { 2 } else { 1 });
 }
 
 macro_rules! forms {
-    ($($(#[$doc:meta])* $name:ident: $group:literal, $scaled:literal, $minima:literal, $wide:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $group:literal, $scaled:literal, $minima:literal, $wide:literal, $steps:literal;)*) => {
         $($(#[$doc])* pub(super) struct $name;
         impl Form for $name {
             const GROUP: usize = $group;
             const SCALED: bool = $scaled;
             const MINIMA: bool = $minima;
             const WIDE: bool = $wide;
+            const STEPS: usize = $steps;
         })*
     };
 }
 
 forms! {
     /// Sub-scales per 16 values.
-    Scaled16: 4, true, false, false;
-    /// Sub-scales and minima per 16 values.
-    Scaled16Minima: 4, true, true, false;
+    Scaled16: 4, true, false, false, 1;
+    /// Sub-scales per 16 values, codes of 6 bits.
+    Scaled16Six: 4, true, false, false, 2;
+    /// Sub-scales and minima per 16 values, codes of 2 bits.
+    Scaled16Minima: 4, true, true, false, 4;
     /// Sub-scales per 32 values.
-    Scaled32: 8, true, false, false;
+    Scaled32: 8, true, false, false, 1;
+    /// Sub-scales per 32 values, codes of 5 bits.
+    Scaled32Five: 8, true, false, false, 4;
     /// Sub-scales per 32 values, codes of 8 bits.
-    Scaled32Wide: 8, true, false, true;
-    /// Sub-scales and minima per 32 values.
-    Scaled32Minima: 8, true, true, false;
-    /// A scale per 32 values.
-    Plain32: 8, false, false, false;
+    Scaled32Wide: 8, true, false, true, 1;
+    /// Sub-scales and minima per 32 values, codes of 4 bits.
+    Scaled32Minima: 8, true, true, false, 8;
+    /// Sub-scales and minima per 32 values, codes of 5 bits.
+    Scaled32MinimaFive: 8, true, true, false, 4;
+    /// A scale per 32 values, codes of 5 bits.
+    Plain32: 8, false, false, false, 4;
     /// A scale per 32 values, codes of 8 bits.
-    Plain32Wide: 8, false, false, true;
-    /// A scale and a minimum per 32 values.
-    Plain32Minima: 8, false, true, false;
+    Plain32Wide: 8, false, false, true, 1;
+    /// A scale and a minimum per 32 values, codes of 5 bits.
+    Plain32Minima: 8, false, true, false, 4;
 }
 
 /// A unit of `LANES` weight rows, ready to be multiplied.
@@ -67,14 +76,27 @@ forms! {
 pub(super) struct Tile<S: Simd> {
     /// `[64 words] x LANES`: four codes a word, biased to be unsigned (see [`Codec::BIAS`]).
     pub(super) codes: [S::I; 64],
-    /// `[16] x LANES i32`: sub-scales.
+    /// `[16] x LANES`: sub-scales out of [`Simd::factor`].
     pub(super) scales: [S::I; 16],
-    /// `[8] x LANES x [2] i16`: minima of two neighbouring groups.
-    pub(super) minima: [S::I; 8],
+    /// `[8] x LANES x [2] i16`: what the sums of activations of two neighbouring groups are multiplied with: minima or, in forms without
+    /// them, the sub-scales.
+    pub(super) per_sum: [S::I; 8],
     /// `[8] x LANES f32`: the scale, or one a block.
     pub(super) d: [S::F; 8],
     /// `[8] x LANES f32`: the scale of the minima, or the minimum of each block.
     pub(super) m: [S::F; 8],
+}
+
+impl<S: Simd> Tile<S> {
+    /// Puts the signed 16-bit sub-scales of a form without minima.
+    #[inline(always)]
+    fn put_scales<const N: usize>(&mut self, s: S, scales: [S::I; N]) {
+        for i in 0..N / 2 {
+            let (low, high) = (s.factor(scales[2 * i]), s.factor(scales[2 * i + 1]));
+            (self.scales[2 * i], self.scales[2 * i + 1]) = (low, high);
+            self.per_sum[i] = s.factor_pair(low, high);
+        }
+    }
 }
 
 /// A unit's bytes of `LANES` rows of weights.

@@ -43,22 +43,25 @@ const fn asks(vectors: usize, rows: usize) -> bool {
     vectors * rows > 2
 }
 
-/// Codes times activations of one group of `F::GROUP` words, starting from `init`.
+/// Words whose products one part sum takes.
+const fn steps<S: Simd, F: Form>() -> usize {
+    if S::SHORT { F::STEPS } else { F::GROUP }
+}
+
+/// Codes times activations of the words `first ..`, as many as a part sum takes, starting from `start`.
 #[inline(always)]
-fn group<S: Simd, F: Form, const M: usize, const N: usize>(
+fn part<S: Simd, F: Form, const M: usize, const N: usize>(
     s: S,
     tiles: &[Tile<S>; M],
     units: [&Unit; N],
-    group: usize,
-    starts: &Starts<N>,
+    first: usize,
+    start: [S::I; N],
 ) -> [[S::I; M]; N] {
     let mut part = [[s.splat(0); M]; N];
-    if !F::MINIMA {
-        for n in 0..N {
-            part[n] = [s.splat(starts[n][group] as u32); M];
-        }
+    for n in 0..N {
+        part[n] = [start[n]; M];
     }
-    for word in group * F::GROUP..(group + 1) * F::GROUP {
+    for word in first..first + steps::<S, F>() {
         for n in 0..N {
             let acts = s.splat(units[n].codes[word]);
             for m in 0..M {
@@ -70,25 +73,6 @@ fn group<S: Simd, F: Form, const M: usize, const N: usize>(
         }
     }
     part
-}
-
-/// `[N, groups] i32`: what groups' sums start from.
-type Starts<const N: usize> = [[i32; 16]; N];
-
-/// Takes the bias of the codes out of every group's sum: `-bias * (sum of the group's activations)`.
-#[inline(always)]
-fn unbias<F: Form, const N: usize>(units: [&Unit; N], bias: i32) -> Starts<N> {
-    let mut starts = [[0; 16]; N];
-    for n in 0..N {
-        let pairs: &[u32] = sums::<F>(units[n]);
-        for (start, pair) in starts[n].as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
-            *start = [
-                -bias * i32::from(*pair as i16),
-                -bias * (*pair as i32 >> 16),
-            ];
-        }
-    }
-    starts
 }
 
 /// `[groups / 2, 2] i16`: the sums of the codes of each group.
@@ -112,53 +96,54 @@ fn scaled<S: Simd, F: Form, const M: usize, const N: usize>(
     sums: &mut [S::F],
 ) {
     let pace = ahead.pace(64 / F::GROUP);
-    let starts = unbias::<F, N>(units, bias);
     let mut total = [[s.splat(0); M]; N];
     for g in 0..64 / F::GROUP {
         if asks(M, N) {
             ahead.ask(s, pace);
         }
-        let part = group::<S, F, M, N>(s, tiles, units, g, &starts);
-        for n in 0..N {
-            for m in 0..M {
-                total[n][m] = s.add(total[n][m], s.mul_low(part[n][m], tiles[m].scales[g]));
+        for first in (g * F::GROUP..(g + 1) * F::GROUP).step_by(steps::<S, F>()) {
+            let part = part::<S, F, M, N>(s, tiles, units, first, [s.splat(0); N]);
+            for n in 0..N {
+                for m in 0..M {
+                    total[n][m] = s.scaled(total[n][m], part[n][m], tiles[m].scales[g]);
+                }
             }
         }
     }
-    settle::<S, F, M, N>(s, tiles, units, &total, sums);
+    settle::<S, F, M, N>(s, tiles, units, bias, &total, sums);
 }
 
-/// Adds the integer sums of a unit, and its minima, to the chains.
+/// Adds the integer sums of a unit to the chains: less what the codes' bias adds to them, or besides the minima.
 #[inline(always)]
 fn settle<S: Simd, F: Form, const M: usize, const N: usize>(
     s: S,
     tiles: &[Tile<S>; M],
     units: [&Unit; N],
+    bias: i32,
     total: &[[S::I; M]; N],
     sums: &mut [S::F],
 ) {
     for n in 0..N {
         let scale = s.splat_float(units[n].scale);
-        for m in 0..M {
-            let at = n * F::CHAINS * M + m;
-            let factor = s.mul_float(tiles[m].d[0], scale);
-            sums[at] = s.fma(factor, s.to_float(total[n][m]), sums[at]);
-        }
-    }
-    if !F::MINIMA {
-        return;
-    }
-    for n in 0..N {
-        let scale = s.splat_float(units[n].scale);
         let pairs = self::sums::<F>(units[n]);
         for m in 0..M {
-            let mut least = s.splat(0);
-            for (pair, sums) in pairs.iter().enumerate() {
-                least = s.dot_pairs(least, tiles[m].minima[pair], s.splat(*sums));
+            let mut per_sum = s.splat(0);
+            if F::MINIMA || bias != 0 {
+                for (pair, sums) in pairs.iter().enumerate() {
+                    per_sum = s.dot_pairs(per_sum, tiles[m].per_sum[pair], s.splat(*sums));
+                }
             }
-            let at = n * F::CHAINS * M + M + m;
-            let factor = s.mul_float(tiles[m].m[0], scale);
-            sums[at] = s.fma(factor, s.to_float(least), sums[at]);
+            let mut main = total[n][m];
+            if F::MINIMA {
+                let at = n * F::CHAINS * M + M + m;
+                let factor = s.mul_float(tiles[m].m[0], scale);
+                sums[at] = s.fma(factor, s.to_float(per_sum), sums[at]);
+            } else if bias != 0 {
+                main = s.sub(main, s.mul_low(per_sum, s.splat(bias as u32)));
+            }
+            let at = n * F::CHAINS * M + m;
+            let factor = s.mul_float(tiles[m].d[0], scale);
+            sums[at] = s.fma(factor, s.to_float(main), sums[at]);
         }
     }
 }
@@ -167,7 +152,6 @@ fn settle<S: Simd, F: Form, const M: usize, const N: usize>(
 struct Running<'a, S: Simd, F, const N: usize> {
     tile: &'a Tile<S>,
     units: &'a [&'a Unit; N],
-    starts: Starts<N>,
     total: [[S::I; 1]; N],
     form: PhantomData<F>,
 }
@@ -176,22 +160,18 @@ impl<S: Simd, F: Form, const N: usize> Sink<S> for Running<'_, S, F, N> {
     #[inline(always)]
     fn group<const G: usize>(&mut self, s: S, word: usize, codes: [S::I; G]) {
         const { assert!(G == F::GROUP) };
-        let group = word / G;
-        let mut part = [s.splat(0); N];
-        if !F::MINIMA {
-            for n in 0..N {
-                part[n] = s.splat(self.starts[n][group] as u32);
+        let scale = self.tile.scales[word / G];
+        for first in (0..G).step_by(steps::<S, F>()) {
+            let mut part = [s.splat(0); N];
+            for i in first..first + steps::<S, F>() {
+                for n in 0..N {
+                    let acts = s.splat(self.units[n].codes[word + i]);
+                    part[n] = s.dot(part[n], codes[i], acts);
+                }
             }
-        }
-        for i in 0..G {
             for n in 0..N {
-                let acts = s.splat(self.units[n].codes[word + i]);
-                part[n] = s.dot(part[n], codes[i], acts);
+                self.total[n][0] = s.scaled(self.total[n][0], part[n], scale);
             }
-        }
-        for n in 0..N {
-            let scaled = s.mul_low(part[n], self.tile.scales[group]);
-            self.total[n][0] = s.add(self.total[n][0], scaled);
         }
     }
 }
@@ -213,13 +193,12 @@ pub(super) fn flow<S: Simd, C: Flow, const N: usize>(
     let mut running = Running::<S, C::Form, N> {
         tile: &tile[0],
         units: &units,
-        starts: unbias::<C::Form, N>(units, C::BIAS),
         total: [[s.splat(0); 1]; N],
         form: PhantomData,
     };
     C::codes(s, rows, &mut running);
     let total = running.total;
-    settle::<S, C::Form, 1, N>(s, tile, units, &total, sums);
+    settle::<S, C::Form, 1, N>(s, tile, units, C::BIAS, &total, sums);
 }
 
 /// 32-wide types: a multiply-add a block, block `b` into chain `b`.
@@ -234,27 +213,72 @@ fn plain<S: Simd, F: Form, const M: usize, const N: usize>(
     sums: &mut [S::F],
 ) {
     let pace = ahead.pace(blocks);
-    let starts = unbias::<F, N>(units, if F::MINIMA { 1 } else { bias });
     for b in 0..blocks {
         if asks(M, N) {
             ahead.ask(s, pace);
         }
-        let part = group::<S, F, M, N>(s, tiles, units, b, &starts);
+        let (mut acts, mut start) = ([0; N], [s.splat(0); N]);
+        for n in 0..N {
+            acts[n] = sum_of_block(units[n], b);
+            start[n] = s.splat((-bias * acts[n]) as u32);
+        }
+        let total = block::<S, F, M, N>(s, tiles, units, b, start);
         for n in 0..N {
             let scale = s.splat_float(units[n].scale32(b));
             for m in 0..M {
                 let at = (n * F::CHAINS + b) * M + m;
                 let factor = s.mul_float(tiles[m].d[b], scale);
-                sums[at] = s.fma(factor, s.to_float(part[n][m]), sums[at]);
+                sums[at] = s.fma(factor, s.to_float(total[n][m]), sums[at]);
                 if F::MINIMA {
                     let at = (n * F::CHAINS + 8 + b) * M + m;
                     let factor = s.mul_float(tiles[m].m[b], scale);
-                    let least = s.splat_float(-starts[n][b] as f32);
+                    let least = s.splat_float(acts[n] as f32);
                     sums[at] = s.fma(factor, least, sums[at]);
                 }
             }
         }
     }
+}
+
+/// The sum of the codes `32 block ..`.
+#[inline(always)]
+fn sum_of_block(unit: &Unit, block: usize) -> i32 {
+    let pair = unit.sums32[block / 2];
+    i32::from(
+        (if block.is_multiple_of(2) {
+            pair
+        } else {
+            pair >> 16
+        }) as i16,
+    )
+}
+
+/// Codes times activations of a block, starting from `start`.
+#[inline(always)]
+fn block<S: Simd, F: Form, const M: usize, const N: usize>(
+    s: S,
+    tiles: &[Tile<S>; M],
+    units: [&Unit; N],
+    block: usize,
+    start: [S::I; N],
+) -> [[S::I; M]; N] {
+    if !S::SHORT {
+        return part::<S, F, M, N>(s, tiles, units, block * F::GROUP, start);
+    }
+    let one = s.factor(s.splat(1));
+    let mut total = [[s.splat(0); M]; N];
+    for n in 0..N {
+        total[n] = [start[n]; M];
+    }
+    for first in (block * F::GROUP..(block + 1) * F::GROUP).step_by(steps::<S, F>()) {
+        let part = part::<S, F, M, N>(s, tiles, units, first, [s.splat(0); N]);
+        for n in 0..N {
+            for m in 0..M {
+                total[n][m] = s.scaled(total[n][m], part[n][m], one);
+            }
+        }
+    }
+    total
 }
 
 /// Joins the chains of rows and writes the results: rows `row ..` of `out`, outputs `outputs`, at most `M * LANES`.

@@ -26,6 +26,8 @@ pub(super) trait Simd: Copy {
     const LANES: usize;
     /// What [`Simd::signed`] leaves of the bias 128 of wide codes: 128 if it keeps it, 0 if it takes it out.
     const WIDE_BIAS: i32;
+    /// Whether part sums have 16 bits: then [`Simd::scaled`] has to take them in before they overflow.
+    const SHORT: bool;
 
     /// The same word in every lane.
     fn splat(self, word: u32) -> Self::I;
@@ -92,10 +94,17 @@ pub(super) trait Simd: Copy {
     /// Wide codes as [`Simd::dot_wide`] wants them: from bytes with bias 128 to bytes with bias [`Simd::WIDE_BIAS`].
     fn signed(self, codes: Self::I) -> Self::I;
 
-    /// `acc + sum of 4 products` of unsigned codes, at most 127, with signed activations.
-    fn dot(self, acc: Self::I, codes: Self::I, acts: Self::I) -> Self::I;
-    /// `acc + sum of 4 products` of codes out of [`Simd::signed`] with signed activations, neither of which is -128.
-    fn dot_wide(self, acc: Self::I, codes: Self::I, acts: Self::I) -> Self::I;
+    /// `part + 4 products` of unsigned codes, at most 127, with signed activations. Part sums begin at 0. Where they are [`Simd::SHORT`],
+    /// either half takes two of the four, and the caller sees to it that no sum leaves 16 bits.
+    fn dot(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I;
+    /// The same of codes out of [`Simd::signed`] with signed activations, none of which is -128. Short sums hold no more than one.
+    fn dot_wide(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I;
+    /// `total + scale * part` of a part sum and a scale out of [`Simd::factor`].
+    fn scaled(self, total: Self::I, part: Self::I, scale: Self::I) -> Self::I;
+    /// Signed 16-bit lanes as [`Simd::scaled`] wants them.
+    fn factor(self, scale: Self::I) -> Self::I;
+    /// Two of [`Simd::factor`] as 16-bit halves, `low` first.
+    fn factor_pair(self, low: Self::I, high: Self::I) -> Self::I;
     /// `acc + sum of 2 products` of signed 16-bit halves.
     fn dot_pairs(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
 

@@ -245,6 +245,6 @@ macro_rules! target {
 
 target!(Portable, 1, false, 2 x 2,);
 #[cfg(target_arch = "x86_64")]
-target!(super::simd::avx2::Avx2, 1, false, 2 x 3, #[target_feature(enable = "avx2,fma,f16c")]);
+target!(super::simd::avx2::Avx2, 1, true, 2 x 3, #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
 target!(super::simd::avx512::Avx512, 2, true, 4 x 6, #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")]);

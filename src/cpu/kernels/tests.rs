@@ -298,6 +298,43 @@ fn every_type_width_and_row_count_gives_the_canonical_bits() {
     }
 }
 
+/// Sums of products may be taken in 16 bits on the way: the largest there are must fit, with either sign.
+#[test]
+fn the_largest_products_do_not_overflow() {
+    let mut noise = Noise(5);
+    let k = 512;
+    let signs = |bits: u64| move |i: usize| if bits >> (i % 64) & 1 == 1 { 1.0 } else { -1.0 };
+    let rows: Vec<Vec<f32>> = [u64::MAX, 0, 0x5555_5555_5555_5555, 0x0f0f_f0f0_3333_cccc]
+        .map(|bits| (0..k).map(signs(bits)).collect())
+        .to_vec();
+    for ty in INTEGER.iter().map(|(ty, _)| *ty) {
+        for fill in [0xff, 0x00, 0x77, 0x80] {
+            let mut weights = vec![fill; 16 * ty.row_bytes(k).expect("whole blocks")];
+            let scales = noise.weights(ty, 16, k);
+            let blocks = weights.chunks_exact_mut(ty.block_bytes());
+            for (block, from) in blocks.zip(scales.chunks_exact(ty.block_bytes())) {
+                for &at in halves(ty) {
+                    block[at..at + 2].copy_from_slice(&from[at..at + 2]);
+                }
+                if ty == BlockType::MXFP4 {
+                    block[0] = from[0];
+                }
+            }
+            for picked in [&[2][..], &[0, 1, 2, 3], &[3, 1, 0, 2, 2, 0, 1, 3, 0]] {
+                check(
+                    ty,
+                    k,
+                    &weights,
+                    0..16,
+                    &rows,
+                    picked,
+                    |acts, row, output| expected(ty, k, &weights, &rows, acts, row, output),
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn outputs_can_be_cut_anywhere() {
     let mut noise = Noise(2);

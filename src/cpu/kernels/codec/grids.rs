@@ -100,16 +100,18 @@ impl Codec for Iq2Xxs {
     #[inline(always)]
     fn unpack<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>) {
         tile.d[0] = scale(s, rows, 0.125);
+        let mut scales = [s.splat(0); 8];
         for half in 0..2 {
             let words = rows.wide_words(2 + 32 * half);
             for i in 0..4 {
                 let group = 4 * half + i;
                 let (low, rest) = (words[2 * i], words[2 * i + 1]);
-                tile.scales[group] = odd(s, rest, 28);
+                scales[group] = odd(s, rest, 28);
                 let signs = complete(s, sevens(s, rest));
                 put_eights(s, tile, 4 * group, &book::IQ2_XXS, low, s.splat(0), signs);
             }
         }
+        tile.put_scales(s, scales);
     }
 }
 
@@ -185,9 +187,11 @@ impl Codec for Iq2S {
 /// 16 odd sub-scales, a nibble each.
 #[inline(always)]
 fn nibble_scales<S: Simd>(s: S, words: [S::I; 2], tile: &mut Tile<S>) {
+    let mut scales = [s.splat(0); 16];
     for group in 0..16 {
-        tile.scales[group] = odd(s, words[group / 8], 4 * (group % 8) as u32);
+        scales[group] = odd(s, words[group / 8], 4 * (group % 8) as u32);
     }
+    tile.put_scales(s, scales);
 }
 
 /// IQ3_XXS: for 4 values an index, for 32 four sign codes and a scale.
@@ -202,11 +206,12 @@ impl Codec for Iq3Xxs {
     fn unpack<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>) {
         tile.d[0] = scale(s, rows, 0.25);
         let rest = rows.wide_words(66);
+        let mut scales = [s.splat(0); 8];
         for half in 0..2 {
             let low = rows.wide_words(2 + 32 * half);
             for i in 0..4 {
                 let group = 4 * half + i;
-                tile.scales[group] = odd(s, rest[group], 28);
+                scales[group] = odd(s, rest[group], 28);
                 let signs = complete(s, sevens(s, rest[group]));
                 for part in 0..2 {
                     let (low, shift) = (low[2 * i + part], 16 * part as u32);
@@ -224,6 +229,7 @@ impl Codec for Iq3Xxs {
                 }
             }
         }
+        tile.put_scales(s, scales);
     }
 }
 
@@ -231,7 +237,7 @@ impl Codec for Iq3Xxs {
 pub(in super::super) struct Iq3S;
 
 impl Codec for Iq3S {
-    type Form = Scaled32;
+    type Form = Scaled32Five;
     const UNIT_BYTES: usize = 110;
     const BIAS: i32 = 16;
 
@@ -240,9 +246,11 @@ impl Codec for Iq3S {
         tile.d[0] = scale(s, rows, 1.0);
         let [first, second, ..] = rows.words(66);
         let [.., scales] = rows.words(94);
+        let mut odds = [s.splat(0); 8];
         for group in 0..8 {
-            tile.scales[group] = odd(s, scales, 4 * group as u32);
+            odds[group] = odd(s, scales, 4 * group as u32);
         }
+        tile.put_scales(s, odds);
         let signs = rows.wide_words(74);
         for half in 0..2 {
             let low = rows.wide_words(2 + 32 * half);

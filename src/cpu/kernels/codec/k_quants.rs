@@ -25,10 +25,10 @@ impl Codec for Q2K {
                 bits(s, fields[word], 4, 0x0f),
             );
             for i in 0..4 {
-                tile.scales[4 * word + i] = byte(s, scales, i as u32);
+                tile.scales[4 * word + i] = s.factor(byte(s, scales, i as u32));
             }
             for i in 0..2 {
-                tile.minima[2 * word + i] = byte_pair(s, minima, i as u32);
+                tile.per_sum[2 * word + i] = byte_pair(s, minima, i as u32);
             }
         }
         for half in 0..2 {
@@ -46,7 +46,7 @@ impl Codec for Q2K {
 pub(in super::super) struct Q3K;
 
 impl Codec for Q3K {
-    type Form = Scaled16;
+    type Form = Scaled16Six;
     const UNIT_BYTES: usize = 110;
     const BIAS: i32 = 4;
 
@@ -55,6 +55,7 @@ impl Codec for Q3K {
         tile.d[0] = s.half(s.shr(rows.words(94)[3], 16));
         // bytes 94 .. 110 end with the 12 bytes of sub-scales, `d` behind them; these are the words from byte 92 on
         let [_, low, high, rest] = rows.words(92);
+        let mut scales = [s.splat(0); 16];
         for group in 0..4 {
             let nibbles = bits(
                 s,
@@ -64,9 +65,10 @@ impl Codec for Q3K {
             );
             let six = s.or(nibbles, s.shl(bits(s, rest, 2 * group as u32, 3), 4));
             for i in 0..4 {
-                tile.scales[4 * group + i] = s.sub(byte(s, six, i as u32), s.splat(32));
+                scales[4 * group + i] = s.sub(byte(s, six, i as u32), s.splat(32));
             }
         }
+        tile.put_scales(s, scales);
         let top = rows.wide_words(0);
         for half in 0..2 {
             let words = rows.wide_words(32 + 32 * half);
@@ -100,10 +102,10 @@ fn header<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>) {
     ];
     for half in 0..2 {
         for i in 0..4 {
-            tile.scales[4 * half + i] = byte(s, scales[half], i as u32);
+            tile.scales[4 * half + i] = s.factor(byte(s, scales[half], i as u32));
         }
         for i in 0..2 {
-            tile.minima[2 * half + i] = byte_pair(s, minima[half], i as u32);
+            tile.per_sum[2 * half + i] = byte_pair(s, minima[half], i as u32);
         }
     }
 }
@@ -147,7 +149,7 @@ impl Flow for Q4K {
 pub(in super::super) struct Q5K;
 
 impl Codec for Q5K {
-    type Form = Scaled32Minima;
+    type Form = Scaled32MinimaFive;
     const UNIT_BYTES: usize = 176;
     const BIAS: i32 = 0;
 
@@ -172,7 +174,7 @@ impl Codec for Q5K {
 pub(in super::super) struct Q6K;
 
 impl Codec for Q6K {
-    type Form = Scaled16;
+    type Form = Scaled16Six;
     const UNIT_BYTES: usize = 210;
     const BIAS: i32 = 32;
 
@@ -189,12 +191,12 @@ impl Flow for Q6K {
     #[inline(always)]
     fn head<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>) {
         tile.d[0] = s.half(s.shr(rows.words(194)[3], 16));
-        let scales = rows.words(192);
-        for word in 0..4 {
-            for i in 0..4 {
-                tile.scales[4 * word + i] = signed_byte(s, scales[word], i as u32);
-            }
+        let words = rows.words(192);
+        let mut scales = [s.splat(0); 16];
+        for i in 0..16 {
+            scales[i] = signed_byte(s, words[i / 4], i as u32 % 4);
         }
+        tile.put_scales(s, scales);
     }
 
     #[inline(always)]
@@ -253,11 +255,13 @@ impl Codec for Iq4Xs {
     fn unpack<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>) {
         let [head, low, ..] = rows.words(0);
         tile.d[0] = s.half(head);
+        let mut scales = [s.splat(0); 8];
         for group in 0..8 {
             let top = bits_of(s, head, 16 + 2 * group as u32, 3);
             let six = s.or(bits_of(s, low, 4 * group as u32, 15), s.shl(top, 4));
-            tile.scales[group] = s.sub(six, s.splat(32));
+            scales[group] = s.sub(six, s.splat(32));
         }
+        tile.put_scales(s, scales);
         for pair in 0..4 {
             let words = rows.wide_words(8 + 32 * pair);
             for i in 0..8 {

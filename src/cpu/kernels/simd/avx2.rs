@@ -31,6 +31,7 @@ impl Simd for Avx2 {
     type Floats = [f32; 8];
     const LANES: usize = 8;
     const WIDE_BIAS: i32 = 0;
+    const SHORT: bool = true;
 
     #[inline(always)]
     fn splat(self, word: u32) -> Self::I {
@@ -100,19 +101,31 @@ impl Simd for Avx2 {
 
     // Codes are at most 127, so a pair's sum stays below 127 * 127 * 2 < 2^15: `maddubs` cannot saturate.
     #[inline(always)]
-    fn dot(self, acc: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
-        op!({
-            let pairs = _mm256_maddubs_epi16(codes, acts);
-            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        })
+    fn dot(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
+        op!(_mm256_add_epi16(part, _mm256_maddubs_epi16(codes, acts)))
     }
     // Signed codes: |code| <= 128 unsigned times the activation with the code's sign; 128 * 127 * 2 < 2^15.
     #[inline(always)]
-    fn dot_wide(self, acc: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
+    fn dot_wide(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
         op!({
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(acts, codes));
-            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            let acts = _mm256_sign_epi8(acts, codes);
+            _mm256_add_epi16(part, _mm256_maddubs_epi16(_mm256_abs_epi8(codes), acts))
         })
+    }
+    #[inline(always)]
+    fn scaled(self, total: Self::I, part: Self::I, scale: Self::I) -> Self::I {
+        self.dot_pairs(total, part, scale)
+    }
+    #[inline(always)]
+    fn factor(self, scale: Self::I) -> Self::I {
+        op!({
+            let twice = _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+            _mm256_shuffle_epi8(scale, _mm256_broadcastsi128_si256(twice))
+        })
+    }
+    #[inline(always)]
+    fn factor_pair(self, low: Self::I, high: Self::I) -> Self::I {
+        op!(_mm256_blend_epi16::<0b1010_1010>(low, high))
     }
     #[inline(always)]
     fn dot_pairs(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {

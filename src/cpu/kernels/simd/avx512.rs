@@ -71,6 +71,7 @@ impl Simd for Avx512 {
     type Floats = [f32; 16];
     const LANES: usize = 16;
     const WIDE_BIAS: i32 = 128;
+    const SHORT: bool = false;
 
     #[inline(always)]
     fn splat(self, word: u32) -> Self::I {
@@ -207,12 +208,28 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn dot(self, acc: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
-        op!(_mm512_dpbusd_epi32(acc, codes, acts))
+    fn dot(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
+        op!(_mm512_dpbusd_epi32(part, codes, acts))
     }
     #[inline(always)]
-    fn dot_wide(self, acc: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
-        op!(_mm512_dpbusd_epi32(acc, codes, acts))
+    fn dot_wide(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
+        op!(_mm512_dpbusd_epi32(part, codes, acts))
+    }
+    #[inline(always)]
+    fn scaled(self, total: Self::I, part: Self::I, scale: Self::I) -> Self::I {
+        self.add(total, self.mul_low(part, scale))
+    }
+    #[inline(always)]
+    fn factor(self, scale: Self::I) -> Self::I {
+        scale
+    }
+    #[inline(always)]
+    fn factor_pair(self, low: Self::I, high: Self::I) -> Self::I {
+        op!(_mm512_mask_blend_epi16(
+            0xaaaa_aaaa,
+            low,
+            _mm512_slli_epi32::<16>(high)
+        ))
     }
     #[inline(always)]
     fn dot_pairs(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {

@@ -47,6 +47,7 @@ impl Simd for Portable {
     type Floats = [f32; LANES];
     const LANES: usize = LANES;
     const WIDE_BIAS: i32 = 128;
+    const SHORT: bool = false;
 
     #[inline(always)]
     fn splat(self, word: u32) -> Self::I {
@@ -110,14 +111,26 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn dot(self, acc: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
+    fn dot(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
         from(|i| {
-            (acc.0[i] as i32 + dot4(codes.0[i].to_le_bytes().map(i32::from), acts.0[i])) as u32
+            (part.0[i] as i32 + dot4(codes.0[i].to_le_bytes().map(i32::from), acts.0[i])) as u32
         })
     }
     #[inline(always)]
-    fn dot_wide(self, acc: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
-        self.dot(acc, codes, acts)
+    fn dot_wide(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
+        self.dot(part, codes, acts)
+    }
+    #[inline(always)]
+    fn scaled(self, total: Self::I, part: Self::I, scale: Self::I) -> Self::I {
+        self.add(total, self.mul_low(part, scale))
+    }
+    #[inline(always)]
+    fn factor(self, scale: Self::I) -> Self::I {
+        scale
+    }
+    #[inline(always)]
+    fn factor_pair(self, low: Self::I, high: Self::I) -> Self::I {
+        from(|i| low.0[i] & 0xffff | high.0[i] << 16)
     }
     #[inline(always)]
     fn dot_pairs(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I {
