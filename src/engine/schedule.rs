@@ -274,14 +274,14 @@ impl<'a> Window<'a> {
     fn comes_first(&self, pass_rows: usize) -> bool {
         let costs = self.now.costs;
         let ends = self.waited + self.slices() * costs.slice(pass_rows) + costs.window(self.load);
-        !self.now.slice_owed && (self.rides || ends > usable(self.calm))
+        !self.now.slice_owed && (self.rides || ends > usable_with_slices(self.calm))
     }
 
     /// What a slice may take, so that one and a window fit into the longest pause: smaller chunks cost a prompt more than windows between
     /// its slices.
     fn slice_max(&self) -> Duration {
         let window = self.now.costs.window(self.load);
-        usable(self.limit).saturating_sub(window) / self.slices()
+        usable_with_slices(self.limit).saturating_sub(window) / self.slices()
     }
 
     /// How many slices it waits for if one more is begun.
@@ -293,6 +293,11 @@ impl<'a> Window<'a> {
 /// A pause, less a part of it for what comes between and for what takes longer than expected.
 fn usable(pause: Duration) -> Duration {
     pause * 17 / 20
+}
+
+/// The same where slices of a prompt are in it: what they take varies more, as the experts that they read do.
+fn usable_with_slices(pause: Duration) -> Duration {
+    pause * 3 / 4
 }
 
 /// Shares `rows` rows out to prompts. `demands` are sorted by the prompt rows left.
