@@ -144,6 +144,7 @@ fn side(file: &Arc<Gguf>, args: &Args, drafts: bool) -> Result<Side, Failure> {
         threads: threads.and_then(std::num::NonZeroUsize::new),
         slots,
         context_tokens: Some(2048),
+        experts: None,
         kv: None,
         engine: EngineSettings {
             drafts,

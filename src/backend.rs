@@ -6,7 +6,7 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use crate::{
-    engine::executor::{Outcome, Slot},
+    engine::executor::{Outcome, Slot, Torn},
     gguf::{Gguf, Tensor},
     ledger::Place,
     model::window::{Rows, Window},
@@ -104,6 +104,8 @@ impl MatrixSource {
 pub struct ExpertSource {
     /// One matrix an expert, all of one shape and type.
     pub experts: Vec<MatrixSource>,
+    /// Which of [`Needs::expert_layers`]; none in a block that is not of the trunk.
+    pub layer: Option<usize>,
 }
 
 /// What a model needs besides its weights, known before anything is allocated.
@@ -297,6 +299,17 @@ pub trait Backend: Sized + 'static {
         file: &Arc<Gguf>,
         source: ExpertSource,
     ) -> Result<Self::Experts, Self::Error>;
+
+    /// Whose rows the slice that was computed last has left without what they need, since it was asked before.
+    fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
+        let _ = window;
+        None
+    }
+
+    /// A layer's router, for who looks ahead. `layer` is one of [`Needs::expert_layers`].
+    fn router(&mut self, layer: usize, router: &Self::Matrix, shape: &RouteShape) {
+        let _ = (layer, router, shape);
+    }
 
     /// Makes a vector usable.
     fn vector(&mut self, values: Vec<f32>) -> Result<Self::Vector, Self::Error>;

@@ -13,6 +13,7 @@ pub mod kv;
 pub mod math;
 pub mod pool;
 pub mod route;
+pub mod store;
 #[cfg(test)]
 pub(crate) mod test_numbers;
 pub(crate) mod tile;

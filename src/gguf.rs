@@ -17,6 +17,7 @@ mod value;
 mod writer;
 
 use std::borrow::Cow;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,15 @@ pub struct Gguf {
     shards: Vec<Shard>,
     /// Of all shards, by name.
     tensors: Vec<Tensor>,
+}
+
+/// How a file is held.
+#[derive(Clone, Copy, Debug)]
+pub enum Held<'a> {
+    /// Open, and mapped.
+    File(&'a File),
+    /// In memory as it is.
+    Memory(&'a [u8]),
 }
 
 /// One file.
@@ -109,6 +119,23 @@ impl Gguf {
         self.shards
             .iter()
             .map(|shard| (shard.path.as_path(), shard.mapping.bytes().len()))
+    }
+
+    /// How a file is held, for who reads it in another way than by its mapping.
+    ///
+    /// **Panics** if there are not so many.
+    pub fn held(&self, shard: usize) -> Held<'_> {
+        match &self.shards[shard].mapping {
+            Mapping::File { file, .. } => Held::File(file),
+            Mapping::Memory(bytes) => Held::Memory(bytes),
+        }
+    }
+
+    /// All bytes of a file.
+    ///
+    /// **Panics** if there are not so many.
+    pub fn raw(&self, shard: usize) -> &[u8] {
+        self.shards[shard].mapping.bytes()
     }
 
     /// All tensors, by name.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{Backend, CUT_ROWS, Needs, Room},
-    engine::executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span},
+    engine::executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span, Torn},
     gguf::Gguf,
     op::{Block, Hidden, Pass, norm::Norm},
 };
@@ -263,6 +263,10 @@ impl<B: Backend> Executor for Runner<B> {
             Some(predictor) => predictor.predict(&mut self.backend, &self.model, step, guesses),
             None => unreachable!("nobody predicts without a prediction block"),
         }
+    }
+
+    fn torn(&mut self, window: &mut Window<B>) -> Option<Torn> {
+        self.backend.torn(window)
     }
 
     fn withdraw(&mut self, window: &mut Window<B>, slot: Slot) {

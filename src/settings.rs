@@ -5,6 +5,7 @@
 
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
+pub mod cache;
 pub mod cors;
 pub mod file;
 pub mod keys;
@@ -65,6 +66,17 @@ pub struct ModelSettings {
     pub engine: EngineSettings,
     /// Where to record which experts are chosen.
     pub trace: Option<PathBuf>,
+    /// How experts are kept in memory on the CPU; `None` leaves that to the system's page cache.
+    pub experts: Option<ExpertSettings>,
+}
+
+/// How experts are kept in memory, as checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpertSettings {
+    /// **Units**: bytes. What they may take.
+    pub ram: u64,
+    /// Where the profile of a run is kept for the next one; `None` is the user's cache directory.
+    pub profile: Option<PathBuf>,
 }
 
 /// Why settings cannot be used.
@@ -201,6 +213,10 @@ impl ModelSettings {
                 ..defaults
             },
             trace: written.trace,
+            experts: written.ram.map(|ram| ExpertSettings {
+                ram: ram.as_u64(),
+                profile: written.expert_profile,
+            }),
         })
     }
 }

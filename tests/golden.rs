@@ -14,6 +14,8 @@ mod load;
 mod reference;
 #[path = "golden/smollm2.rs"]
 mod smollm2;
+#[path = "golden/store.rs"]
+mod store;
 #[path = "golden/tales.rs"]
 mod tales;
 #[path = "golden/tiny.rs"]

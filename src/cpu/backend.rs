@@ -3,7 +3,7 @@
 //! Every output value is computed by one task in an order that depends on its row alone, so neither the number of workers nor the
 //! other rows of a window can change a bit of it.
 
-use std::{convert::Infallible, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use super::{
     cores::Cores,
@@ -11,6 +11,7 @@ use super::{
     kernels::{ActKind, Acts, KernelScratch},
     math,
     pool::Pool,
+    store::{Parts, ReadError, Store, StoreError, StoreSettings, slot_layers},
 };
 use crate::{
     backend::{
@@ -18,21 +19,27 @@ use crate::{
         MatrixSource, Needs, Room, RouteShape,
         shape::{DeltaShape, KvShape, KvType},
     },
-    engine::executor::Slot,
+    engine::executor::{Slot, Torn},
     gguf::Gguf,
     ledger::{Place, scratch_row_bytes},
-    model::window::{Rows, Window},
+    model::window::{RowSpan, Rows, Window},
     quant,
+    residency::{slots::SlotPlan, tier::Counts},
     trace::recorder::Recorder,
 };
 
 mod bandwidth;
+mod error;
 mod experts;
+mod lookahead;
 mod mixers;
 mod products;
+mod speeds;
 mod weights;
 
+pub use error::CpuError;
 use experts::ExpertScratch;
+use lookahead::Lookahead;
 use mixers::Caches;
 pub use weights::{Experts, Matrix};
 
@@ -67,6 +74,21 @@ pub struct Cpu {
     cold_windows: u32,
     /// Where choices of experts are recorded, if they are.
     trace: Option<Box<Recorder>>,
+    lookahead: Lookahead,
+    /// How experts are to be kept in memory of their own, and what is told of them until there is a store.
+    keeping: Option<(StoreSettings, Parts)>,
+    store: Option<Box<Store>>,
+    torn: TornRows,
+    /// `[rows]` of the window at hand: whether they are a stream's next tokens. Short if nobody asks.
+    decoding: Vec<bool>,
+}
+
+/// Rows of the slice at hand that could not be computed.
+#[derive(Default)]
+struct TornRows {
+    rows: Vec<u32>,
+    /// Of the last one.
+    why: Option<ReadError>,
 }
 
 /// In the first windows (the warm-up generation) experts are fetched from disk in one piece each, which is several times faster than by
@@ -161,7 +183,43 @@ impl Cpu {
             moved_bytes: 0,
             cold_windows: COLD_WINDOWS,
             trace: None,
+            lookahead: Lookahead::default(),
+            keeping: None,
+            store: None,
+            torn: TornRows::default(),
+            decoding: Vec::new(),
         }
+    }
+
+    /// Keeps experts in memory of their own and reads those that are missing, instead of leaving both to the system's page cache.
+    pub fn keeping(mut self, settings: StoreSettings) -> Self {
+        self.keeping = Some((settings, Parts::default()));
+        self
+    }
+
+    /// What a simulated device has taken so far, if experts are kept on one.
+    pub fn simulated_time(&mut self) -> Option<Duration> {
+        self.store.as_mut()?.simulated_time()
+    }
+
+    /// How `ram` bytes would be cut into slots for a model that this backend was told of; nothing if it has no experts, or none are to be kept.
+    ///
+    /// **Errors**: [`StoreError::TooSmall`].
+    pub fn slot_plan(&self, needs: &Needs, ram: u64) -> Result<Option<SlotPlan>, StoreError> {
+        let Some((_, parts)) = self
+            .keeping
+            .as_ref()
+            .filter(|_| !needs.expert_layers.is_empty())
+        else {
+            return Ok(None);
+        };
+        let layers = slot_layers(&needs.expert_layers, parts);
+        Ok(Some(SlotPlan::new(&layers, ram)?))
+    }
+
+    /// What the store has found and read so far, if experts are kept in one.
+    pub fn store_counts(&self) -> Option<Counts> {
+        Some(self.store.as_ref()?.tier().counts())
     }
 
     /// Records which experts are chosen, from the first window to the end.
@@ -179,11 +237,6 @@ impl Cpu {
     /// and values (once a sequence).
     pub fn moved_bytes(&self) -> u64 {
         self.moved_bytes
-    }
-
-    /// Bytes a second that the workers together read from memory, measured now.
-    pub fn read_bandwidth(&self) -> f64 {
-        bandwidth::measure(&self.pool)
     }
 
     /// Calls `row(index, values, worker)` for rows of `width` values of `out`, on the pool if that is worth it.
@@ -212,6 +265,21 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// Takes note of which rows streams wait for: those of sequences that ask for the logits of all their rows.
+    fn note_decoding(&mut self, rows: &Rows) {
+        self.decoding.clear();
+        self.decoding.resize(rows.count(), false);
+        for span in rows.spans() {
+            let before = |end: usize| rows.logits().partition_point(|row| (*row as usize) < end);
+            let asked = before(span.rows.end) - before(span.rows.start);
+            if asked == span.rows.len() && span.first > 0 {
+                self.decoding[span.rows.clone()].fill(true);
+            }
+        }
+    }
+}
+
 impl Backend for Cpu {
     const NAME: &'static str = "cpu";
     /// Larger chunks read prompts no faster: products are bound by arithmetic from here on.
@@ -223,25 +291,44 @@ impl Backend for Cpu {
     const LANES_ALIKE: bool = true;
     const PREDICTS: bool = true;
 
-    type Error = Infallible;
+    type Error = CpuError;
     type Matrix = Matrix;
     type Experts = Experts;
     type Vector = Vec<f32>;
     type Residual = Vec<f32>;
 
-    fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, Infallible> {
+    fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, CpuError> {
         Ok(Matrix::new(file.clone(), source))
     }
 
-    fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, Infallible> {
-        Ok(Experts::new(file.clone(), source))
+    fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, CpuError> {
+        let home = match &mut self.keeping {
+            Some((_, parts)) => parts.add(file, &source),
+            None => None,
+        };
+        Ok(Experts::new(file.clone(), source, home))
     }
 
-    fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, Infallible> {
+    fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
+        let why = self.torn.why.take()?.to_string();
+        let rows = std::mem::take(&mut self.torn.rows);
+        let spans = window.rows().spans().iter();
+        let hit = |span: &&RowSpan| rows.iter().any(|row| span.rows.contains(&(*row as usize)));
+        Some(Torn {
+            slots: spans.filter(hit).map(|span| span.slot).collect(),
+            why,
+        })
+    }
+
+    fn router(&mut self, layer: usize, router: &Matrix, shape: &RouteShape) {
+        self.lookahead.add(layer, router.clone(), *shape);
+    }
+
+    fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CpuError> {
         Ok(values)
     }
 
-    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), Infallible> {
+    fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), CpuError> {
         self.width = needs.residual;
         self.vocab = needs.vocab;
         for (index, buffer) in self.acts.buffers.iter_mut().enumerate() {
@@ -255,18 +342,26 @@ impl Backend for Cpu {
         if let Some(trace) = &mut self.trace {
             trace.describe(needs);
         }
+        if let Some((settings, parts)) = self.keeping.take() {
+            let store =
+                Store::new(&needs.expert_layers, parts, &settings).map_err(CpuError::Store)?;
+            self.store = store.map(Box::new);
+        }
         // the computing thread is worker 0; where it may not be bound it runs where it is
         let _ = self.pool.pin_caller();
         Ok(())
     }
 
-    fn residual(&mut self, rows: usize) -> Result<Vec<f32>, Infallible> {
+    fn residual(&mut self, rows: usize) -> Result<Vec<f32>, CpuError> {
         Ok(vec![0.0; rows * self.width])
     }
 
-    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+    fn enter(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
         if let Some(trace) = &mut self.trace {
             trace.enter(window.lane(), window.layer, window.rows());
+        }
+        if self.store.is_some() || self.trace.is_some() {
+            self.note_decoding(window.rows());
         }
         Ok(())
     }
@@ -305,7 +400,7 @@ impl Backend for Cpu {
         self.caches.cut(slot, rows);
     }
 
-    fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), Infallible> {
+    fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), CpuError> {
         let (rows, residual) = window.parts_mut();
         for (row, token) in residual.chunks_exact_mut(self.width).zip(rows.tokens()) {
             // ids are checked when a request is submitted; an id past the table would be a bug, not an input
@@ -315,12 +410,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn norm(
-        &mut self,
-        window: &Window<Self>,
-        weight: &Vec<f32>,
-        eps: f32,
-    ) -> Result<(), Infallible> {
+    fn norm(&mut self, window: &Window<Self>, weight: &Vec<f32>, eps: f32) -> Result<(), CpuError> {
         let (isa, width, count) = (self.isa, self.width, window.rows().count());
         let residual = window.residual();
         let out = self.acts.rows_mut(Act::Normed, count, width);
@@ -330,7 +420,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn add(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+    fn add(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
         let (isa, width) = (self.isa, self.width);
         let (rows, residual) = window.parts_mut();
         let branch = self.acts.rows(Act::Branch, rows.count(), width);
@@ -346,31 +436,27 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn matmul(&mut self, rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), Infallible> {
+    fn matmul(&mut self, rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), CpuError> {
         self.products(rows, from, to);
         Ok(())
     }
 
-    fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), Infallible> {
+    fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), CpuError> {
         self.attention(rows, weights);
         Ok(())
     }
 
-    fn remember(
-        &mut self,
-        rows: &Rows,
-        weights: &AttentionWeights<Self>,
-    ) -> Result<(), Infallible> {
+    fn remember(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), CpuError> {
         self.append_keys(rows, weights);
         Ok(())
     }
 
-    fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Infallible> {
+    fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), CpuError> {
         self.gated_delta(rows, weights);
         Ok(())
     }
 
-    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), Infallible> {
+    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), CpuError> {
         let isa = self.isa;
         let mut gate = self.acts.take(Act::Gate);
         let up = self.acts.rows(Act::Up, rows, width);
@@ -387,7 +473,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
+    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), CpuError> {
         let logits = self.acts.rows_mut(Act::Router, rows, shape.experts);
         self.experts.route(&self.pool, self.isa, logits, shape);
         if let Some(trace) = &mut self.trace {
@@ -396,16 +482,12 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Infallible> {
+    fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), CpuError> {
         self.experts.group(rows, shape);
         Ok(())
     }
 
-    fn run_experts(
-        &mut self,
-        rows: usize,
-        weights: &ExpertWeights<Self>,
-    ) -> Result<(), Infallible> {
+    fn run_experts(&mut self, rows: usize, weights: &ExpertWeights<Self>) -> Result<(), CpuError> {
         self.feed_experts(rows, weights);
         Ok(())
     }
@@ -416,7 +498,7 @@ impl Backend for Cpu {
         norm: &Vec<f32>,
         eps: f32,
         output: &Matrix,
-    ) -> Result<(), Infallible> {
+    ) -> Result<(), CpuError> {
         let (isa, width, count) = (self.isa, self.width, window.rows().logits().len());
         self.cold_windows = self.cold_windows.saturating_sub(1);
         let normed = self.acts.rows_mut(Act::Normed, count, width);
@@ -443,7 +525,7 @@ impl Backend for Cpu {
         ahead: usize,
         norm: &Vec<f32>,
         eps: f32,
-    ) -> Result<(), Infallible> {
+    ) -> Result<(), CpuError> {
         for (row, (slot, position)) in places(window.rows()).enumerate() {
             if rows.contains(&row) {
                 let from = &window.residual()[row * self.width..][..self.width];
@@ -461,7 +543,7 @@ impl Backend for Cpu {
         table: &Matrix,
         [embedding_norm, hidden_norm]: [&Vec<f32>; 2],
         eps: f32,
-    ) -> Result<(), Infallible> {
+    ) -> Result<(), CpuError> {
         let (isa, width) = (self.isa, self.width);
         let rows = window.rows();
         let out = self.acts.rows_mut(Act::Paired, rows.count(), 2 * width);
@@ -480,14 +562,14 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn replace(&mut self, window: &mut Window<Self>) -> Result<(), Infallible> {
+    fn replace(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
         let (rows, residual) = window.parts_mut();
         let branch = self.acts.rows(Act::Branch, rows.count(), self.width);
         residual[..branch.len()].copy_from_slice(branch);
         Ok(())
     }
 
-    fn logits(&mut self, row: usize) -> Result<&[f32], Infallible> {
+    fn logits(&mut self, row: usize) -> Result<&[f32], CpuError> {
         Ok(&self.logits[row * self.vocab..][..self.vocab])
     }
 }

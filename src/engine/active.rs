@@ -47,6 +47,7 @@ impl Ending {
             Self::Finished(FinishReason::Stop) => "stop",
             Self::Finished(FinishReason::Length) => "length",
             Self::Failed(EngineError::NotFinite { .. }) => "not_finite",
+            Self::Failed(EngineError::Unreadable { .. }) => "unreadable",
             Self::Failed(EngineError::DeadlineExceeded { .. }) => "late",
             Self::Failed(EngineError::ReaderIdle { .. }) => "idle",
             Self::Failed(_) => "failed",

@@ -141,6 +141,15 @@ pub enum Progress {
     Done,
 }
 
+/// Sequences that cannot go on, because a part of the model that they need cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// Theirs.
+    pub slots: Vec<Slot>,
+    /// What cannot be had, and why.
+    pub why: String,
+}
+
 /// A model on a backend, as the engine sees it. Lives on the engine thread.
 pub trait Executor: 'static {
     /// Rows on their way through the layers. May be left after any `advance` and resumed later.
@@ -174,6 +183,12 @@ pub trait Executor: 'static {
     /// behind them, for slots that were there in step n - 1. The lane of decoding is free. As after `finish`, what became of the rows can then be read.
     fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), Self::Error> {
         unreachable!("step {step} of {guesses:?} for an executor that does not predict")
+    }
+
+    /// Whose rows the last [`advance`](Self::advance) could not compute, while those of others are as they should be: they are to be withdrawn.
+    fn torn(&mut self, pass: &mut Self::Pass) -> Option<Torn> {
+        let _ = pass;
+        None
     }
 
     /// Takes a slot's rows out of a pass between two slices. What they have left behind is torn: the slot must be `reset`.

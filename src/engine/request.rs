@@ -176,6 +176,12 @@ pub enum EngineError {
         /// Position of the row.
         position: usize,
     },
+    /// A part of the model that this sequence needs could not be read.
+    #[error("{why}")]
+    Unreadable {
+        /// What could not be read, and why.
+        why: String,
+    },
     /// The engine thread has ended.
     #[error("the engine has stopped{}", .0.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     Stopped(Option<String>),

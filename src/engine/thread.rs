@@ -104,6 +104,9 @@ impl<E: Executor> Engine<E> {
             let begun = executor.now();
             let mut pass = executor.begin(lane, &[span])?;
             while executor.advance(&mut pass)? == Progress::More {}
+            if let Some(torn) = executor.torn(&mut pass) {
+                tracing::error!(why = %torn.why, "the warm-up generation is not whole");
+            }
             executor.finish(pass)?;
             if lane == Lane::Decode {
                 // Of the second window, whose weights may be in memory already.

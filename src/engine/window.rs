@@ -12,7 +12,8 @@ use super::{
     active::{Ending, Verified},
     costs::Load,
     drafts::Terms,
-    executor::{Executor, Lane, Progress, Slot, Span},
+    executor::{Executor, Lane, Progress, Slot, Span, Torn},
+    request::EngineError,
     schedule::{Next, RIDES_MAX, Share, Situation, schedule},
     steps::Step,
 };
@@ -217,6 +218,14 @@ impl<E: Executor> Engine<E> {
         let started = self.executor.now();
         let progress = self.executor.advance(&mut flight.pass)?;
         flight.compute += self.executor.now() - started;
+        if let Some(torn) = self.executor.torn(&mut flight.pass) {
+            self.fail(lane, &mut flight, &torn);
+            if flight.shares.is_empty() {
+                self.executor.abandon(flight.pass);
+                self.shares[lane as usize] = flight.shares;
+                return Ok(Turn::Busy);
+            }
+        }
         match progress {
             Progress::More => self.flights[lane as usize] = Some(flight),
             Progress::Done => self.complete(lane, flight)?,
@@ -255,6 +264,24 @@ impl<E: Executor> Engine<E> {
                 self.flights[lane as usize] = Some(Flight { shares, ..flight });
             }
         }
+    }
+
+    /// Ends the sequences of a pass that cannot go on. Others are none the wiser.
+    fn fail(&mut self, lane: Lane, flight: &mut Flight<E::Pass>, torn: &Torn) {
+        tracing::error!(why = %torn.why, sequences = torn.slots.len(), ?lane, "answers end");
+        let mut shares = mem::take(&mut flight.shares);
+        shares.retain(|share| {
+            if !torn.slots.contains(&share.slot) {
+                return true;
+            }
+            flight.load = None;
+            self.executor.withdraw(&mut flight.pass, share.slot);
+            let why = torn.why.clone();
+            let failed = Ending::Failed(EngineError::Unreadable { why });
+            self.release(share.slot.0 as usize, failed);
+            false
+        });
+        flight.shares = shares;
     }
 
     /// Notes whom the window serves and counts its rows.

@@ -23,7 +23,11 @@ pub enum Advice {
 #[derive(Debug)]
 pub(super) enum Mapping {
     /// The file itself, paged in as it is touched.
-    File(Mmap),
+    File {
+        map: Mmap,
+        /// Kept open, for who reads it otherwise.
+        file: File,
+    },
     /// Bytes in memory: a generated file, or one that is part of the program.
     Memory(Cow<'static, [u8]>),
 }
@@ -46,20 +50,22 @@ impl Mapping {
         // README says so). Should it happen, changed weights are only numbers, and metadata is decoded with bounds checks every time
         // it is read; a cut file ends the process with SIGBUS.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        Ok(Self::File(map))
+        Ok(Self::File { map, file })
     }
 
     /// All bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
-            Self::File(map) => map,
+            Self::File { map, .. } => map,
             Self::Memory(bytes) => bytes,
         }
     }
 
     /// Passes advice on a range to the system. Bytes in memory need none.
     pub(super) fn advise(&self, range: Range<usize>, advice: Advice) -> io::Result<()> {
-        let Self::File(map) = self else { return Ok(()) };
+        let Self::File { map, .. } = self else {
+            return Ok(());
+        };
         let advice = match advice {
             Advice::WillNeed => memmap2::Advice::WillNeed,
             Advice::Random => memmap2::Advice::Random,

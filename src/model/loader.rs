@@ -118,6 +118,8 @@ pub struct Loader<'a, B: Backend> {
     layer: usize,
     blocks: usize,
     needs: Needs,
+    /// Whether the block at hand is of the trunk.
+    trunk: bool,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
@@ -131,6 +133,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             layer: 0,
             blocks: 0,
             needs: Needs::default(),
+            trunk: true,
         };
         loader.needs.residual = loader.count("embedding_length")?;
         loader.blocks = loader.count("block_count")?;
@@ -175,7 +178,9 @@ impl<'a, B: Backend> Loader<'a, B> {
     ) -> Result<T, LoadError> {
         let (attention, delta) = (self.needs.attention.len(), self.needs.delta.len());
         let (experts, common_bytes) = (self.needs.expert_layers.len(), self.needs.common_bytes);
+        self.trunk = false;
         let loaded = load(self);
+        self.trunk = true;
         if !runs {
             self.needs.attention.truncate(attention);
             self.needs.delta.truncate(delta);
@@ -211,7 +216,11 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// A layer chooses experts like this.
-    pub fn routes(&mut self, shape: RouteShape) {
+    pub fn routes(&mut self, shape: RouteShape, router: &B::Matrix) {
+        if self.trunk {
+            let layer = self.needs.expert_layers.len();
+            self.backend.router(layer, router, &shape);
+        }
         self.needs.experts_used = self.needs.experts_used.max(shape.used);
         put_once(&mut self.needs.routes, shape);
         self.needs.expert_layers.push(ExpertLayer {
@@ -556,6 +565,7 @@ impl<B: Backend> Loader<'_, B> {
             let rows =
                 |expert: usize| expert * 2 * width + first..expert * 2 * width + first + width;
             ExpertSource {
+                layer: None, // `place_experts` says
                 experts: (0..experts)
                     .map(|expert| MatrixSource {
                         tensor: tensor.clone(),
@@ -600,7 +610,10 @@ impl<B: Backend> Loader<'_, B> {
                 })
                 .collect()
         };
-        self.place_experts(ExpertSource { experts: sources })
+        self.place_experts(ExpertSource {
+            layer: None, // `place_experts` says
+            experts: sources,
+        })
     }
 
     fn tensor(&mut self, name: &str, dims: &[usize]) -> Result<Tensor, LoadError> {
@@ -636,7 +649,7 @@ impl<B: Backend> Loader<'_, B> {
             .map_err(refused::<B>)
     }
 
-    fn place_experts(&mut self, source: ExpertSource) -> Result<B::Experts, LoadError> {
+    fn place_experts(&mut self, mut source: ExpertSource) -> Result<B::Experts, LoadError> {
         let expected = source.experts[0].tensor.ty;
         if let Some(odd) = source
             .experts
@@ -652,6 +665,7 @@ impl<B: Backend> Loader<'_, B> {
         let here = self.needs.expert_layers.last_mut();
         if let Some(layer) = here.filter(|layer| layer.layer == self.layer) {
             layer.expert_bytes += source.experts[0].bytes();
+            source.layer = self.trunk.then(|| self.needs.expert_layers.len() - 1);
         }
         self.backend
             .experts(&self.file, source)

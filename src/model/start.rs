@@ -70,6 +70,11 @@ impl<B: Backend> Prepared<B> {
         self.model.needs()
     }
 
+    /// What will compute.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
     /// How much of everything there will be.
     pub fn room(&self) -> &Room {
         &self.room

@@ -37,7 +37,7 @@ impl<B: Backend> Route<B> {
         };
         from.need(Act::Router, shape.experts);
         from.need(Act::SharedGate, 1);
-        from.routes(shape);
+        from.routes(shape, &router);
         Ok(Self {
             router,
             shared_gate,

@@ -87,6 +87,19 @@ pub struct ModelWritten {
     #[arg(long, env = "TIDEGATE_QUEUE", value_name = "N")]
     pub queue: Option<usize>,
 
+    /// Memory that experts may take on the CPU, for example 8GiB [default: left to the system]
+    ///
+    /// For models larger than memory. Experts that are used most stay; a missing one is read from the file in large pieces, past the page cache, and those of the next layers ahead of
+    /// their time. Everything else stays mapped. The answers are the same whatever the size; less than what one token uses is refused with the number that would do.
+    #[arg(long, env = "TIDEGATE_RAM", value_name = "SIZE")]
+    pub ram: Option<ByteSize>,
+
+    /// Where it is kept which experts were used most, so that the next start begins with them [default: tidegate/experts in the user's cache directory]
+    ///
+    /// Written at the end of a run with --ram.
+    #[arg(long, env = "TIDEGATE_EXPERT_PROFILE", value_name = "FILE")]
+    pub expert_profile: Option<PathBuf>,
+
     /// Write one JSON line for every step of the engine to this file
     ///
     /// Each line says what the step did: kind, rows, slots, prompt rows, decode rows, guesses and how many were right, milliseconds in all and by
@@ -278,6 +291,8 @@ impl ModelWritten {
             max_gap_ms: self.max_gap_ms.or(file.max_gap_ms),
             drafts: self.drafts.or(file.drafts),
             queue: self.queue.or(file.queue),
+            ram: self.ram.or(file.ram),
+            expert_profile: self.expert_profile.or(file.expert_profile),
             step_stats: self.step_stats.or(file.step_stats),
             trace: self.trace.or(file.trace),
         }
