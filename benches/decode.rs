@@ -154,6 +154,7 @@ fn generate<B: Machine>(
                 pages,
                 logits: 1,
                 ask: Ask::Greedy,
+                drafts: 0,
             })
             .collect();
         let moment = |backend: &B| match (plan.look, backend.cuda()) {
@@ -211,6 +212,7 @@ fn busy<B: Machine>(
             pages,
             logits: 1,
             ask: Ask::Greedy,
+            drafts: 0,
         })
         .collect();
     let mut window = rig.runner.begin(Lane::Decode, &spans)?;

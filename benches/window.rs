@@ -201,6 +201,7 @@ fn measure<B: Machine>(rig: &mut Rig<B>, shape: Shape) -> Result<Measured, Failu
             pages,
             logits: 1,
             ask: Ask::Greedy,
+            drafts: 0,
         })
         .collect();
     let mut window = rig.runner.begin(shape.lane, &spans)?;

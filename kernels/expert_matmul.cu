@@ -15,7 +15,7 @@
 // Shapes: gate_at, up_at, weights_at [experts] addresses of matrices [width, k] as blocks of TYPE, rows contiguous; acts [rows, k] (gate, up) or
 // [places, k] (down) in the form of TYPE; places [places] u32; hidden [places, width] f32; out [places, outputs] f32.
 // There are at most places / TILE_ROWS + min(experts, places) tiles.
-// Grid: any; blocks share the tiles. Best is one block a multiprocessor: more find their registers taken. Block: 256 threads.
+// Grid: any; blocks share the tiles. Best is one block a multiprocessor: more find their registers taken. Block: TILE_THREADS.
 // Shared memory: TILE_BYTES, dynamic (mma_shape.cuh).
 // Exact. Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
@@ -79,6 +79,24 @@ struct Gathered {
         u32 half = TILE_THREADS - 1 - i;
         if (half < (second ? 4 : 2)) copy4_async(shared + ADDRESSES_AT + 4 * half, (const u32*)((half < 2 ? first : second) + name.x) + half % 2);
     }
+    struct Ahead {
+        uint4 name;
+        u32 place;
+        u64 first, second;
+    };
+    __device__ __forceinline__ void name_ahead(Ahead& ahead, u32 tile) const { ahead.name = tiles[tile / across]; }
+    __device__ __forceinline__ void ask_ahead(Ahead& ahead) const {
+        ahead.place = places[ahead.name.y + least(threadIdx.x, ahead.name.z - 1)];
+        ahead.first = first[ahead.name.x];
+        if (second) ahead.second = second[ahead.name.x];
+    }
+    __device__ __forceinline__ void put_ahead(u8* shared, u32 number, const Ahead& ahead) const {
+        ((u32*)(shared + PLACES_AT))[threadIdx.x] = ahead.place;
+        if (threadIdx.x > 0) return;
+        *(uint4*)(shared + NAMES_AT + number % 2 * 16) = ahead.name;
+        ((u64*)(shared + ADDRESSES_AT))[0] = ahead.first;
+        ((u64*)(shared + ADDRESSES_AT))[1] = ahead.second;
+    }
     __device__ __forceinline__ void settle_rows(u8* shared, u32 number, u32 output) const {
         u32 rows = ((const uint4*)(shared + NAMES_AT + number % 2 * 16))->z;
         set_table(shared, number, output, rows);
@@ -98,7 +116,7 @@ struct Single : Gathered {
         if (threadIdx.x < TILE_OUTPUTS) set_output(shared, number, threadIdx.x, matrix, least(output + threadIdx.x, outputs - 1), k);
     }
     template <int TILES>
-    __device__ __forceinline__ void store(const Table* table, const Share<TILES>& share) const {
+    __device__ __forceinline__ void store(const Placed* table, const Share<TILES>& share) const {
         store_share<TILES>(table, share, out, outputs, outputs);
     }
 };
@@ -114,7 +132,7 @@ struct Pair : Gathered {
         if (i < TILE_OUTPUTS) set_output(shared, number, i, matrix, least(output + i / (2 * HALF) * HALF + i % HALF, outputs - 1), k);
     }
     template <int TILES>
-    __device__ __forceinline__ void store(const Table* table, const Share<TILES>& share) const {
+    __device__ __forceinline__ void store(const Placed* table, const Share<TILES>& share) const {
         const u32 output = table->output + lane_output() / (2 * HALF) * HALF + lane_of() / 4, end = outputs;
         // by value: what a lambda reads through `this` has spilled registers
         each_row<TILES>(table, out + output, outputs, [&share, output, end](float* at, int j, int e, bool on) {

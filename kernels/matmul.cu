@@ -4,7 +4,7 @@
 //
 // Shapes: weights [outputs, k] as blocks of TYPE, rows contiguous; acts [rows, k] quantised in the form of TYPE, rows = counts[0]; out [rows, stride] f32 of
 // which the first `outputs` of a row are written.
-// Grid: any; blocks share the tiles. Best is one block a multiprocessor: more find their registers taken. Block: 256 threads.
+// Grid: any; blocks share the tiles. Best is one block a multiprocessor: more find their registers taken. Block: TILE_THREADS.
 // Shared memory: TILE_BYTES, dynamic (mma_shape.cuh).
 // Exact. Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
@@ -22,6 +22,10 @@ struct Dense {
     __device__ __forceinline__ u32 count() const { return across() * ceil_div(live, TILE_ROWS); }
     __device__ __forceinline__ void name(u8*, u32, u32) const {}
     __device__ __forceinline__ void ask(u8*, u32) const {}
+    struct Ahead {};
+    __device__ __forceinline__ void name_ahead(Ahead&, u32) const {}
+    __device__ __forceinline__ void ask_ahead(Ahead&) const {}
+    __device__ __forceinline__ void put_ahead(u8*, u32, const Ahead&) const {}
     __device__ __forceinline__ void settle(u8* shared, u32 number, u32 tile) const {
         u32 first = tile / across() * TILE_ROWS, output = tile % across() * TILE_OUTPUTS;
         set_table(shared, number, output, least(live - first, TILE_ROWS));
@@ -30,7 +34,7 @@ struct Dense {
         if (i < TILE_ROWS) set_row(shared, number, i, acts, k, row, row);
     }
     template <int TILES>
-    __device__ __forceinline__ void store(const Table* table, const Share<TILES>& share) const {
+    __device__ __forceinline__ void store(const Placed* table, const Share<TILES>& share) const {
         store_share<TILES>(table, share, out, outputs, stride);
     }
 };

@@ -1,7 +1,6 @@
 // Products of a group of four warps on sm_90, compiled for sm_90a: 64 outputs x 8 TILES rows at once, both operands' products added up beside what else the
 // warps do. The left operand comes from registers, in the fragments of `mma_s8`; the right one from shared memory: rows of 128 bytes, eight rows a block of
-// 1024 bytes, chunk c of 16 bytes of row r at c ^ (r mod 8). What is copied for the next unit is asked for between the parts of a unit, while their products are
-// under way: the copies alone would take half as long as these. What minima of the first units need is put aside meanwhile. See mma_tile.cuh.
+// 1024 bytes, chunk c of 16 bytes of row r at c ^ (r mod 8). What minima need is put aside meanwhile. How units come to shared memory: mma_pipeline.cuh.
 #pragma once
 #include "mma_direct.cuh"
 #include "mma_minima.cuh"
@@ -13,142 +12,50 @@ DEVICE void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" :::
 template <int left>
 DEVICE void group_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory"); }
 
-/// What tells the tensor core where the right operand is.
+/// What tells the tensor core where the right operand is: rows of 128 bytes, or of 32 whose halves lie at `swizzled_half`.
 DEVICE u64 group_operand(const u8* at) { return (u64)(shared_address(at) >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+DEVICE u64 short_operand(const u8* at) { return (u64)(shared_address(at) >> 4 & 0x3fff) | 1ull << 16 | 16ull << 32 | 3ull << 62; }
 
-/// D[64, 8 tiles] += A[64, 32] B[32, 8 tiles], i8 or u8 by i8 to i32, exact; D is what the product is where `on` does not hold.
-DEVICE void group_s8(i32 (&d)[2][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %13, 0; wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_u8(i32 (&d)[2][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %13, 0; wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_s8(i32 (&d)[4][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %21, 0; wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_u8(i32 (&d)[4][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %21, 0; wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_s8(i32 (&d)[8][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_u8(i32 (&d)[8][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_s8(i32 (&d)[12][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %53, 0; wgmma.mma_async.sync.aligned.m64n96k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, {%48, %49, %50, %51}, %52, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_u8(i32 (&d)[12][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %53, 0; wgmma.mma_async.sync.aligned.m64n96k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, {%48, %49, %50, %51}, %52, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_s8(i32 (&d)[16][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %69, 0; wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3]), "+r"(d[12][0]), "+r"(d[12][1]), "+r"(d[12][2]), "+r"(d[12][3]), "+r"(d[13][0]), "+r"(d[13][1]), "+r"(d[13][2]), "+r"(d[13][3]), "+r"(d[14][0]), "+r"(d[14][1]), "+r"(d[14][2]), "+r"(d[14][3]), "+r"(d[15][0]), "+r"(d[15][1]), "+r"(d[15][2]), "+r"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-DEVICE void group_u8(i32 (&d)[16][4], const u32 (&a)[4], u64 b, bool on) {
-    asm volatile("{.reg .pred on; setp.ne.b32 on, %69, 0; wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, on;}"
-                 : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]), "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]), "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3]), "+r"(d[4][0]), "+r"(d[4][1]), "+r"(d[4][2]), "+r"(d[4][3]), "+r"(d[5][0]), "+r"(d[5][1]), "+r"(d[5][2]), "+r"(d[5][3]), "+r"(d[6][0]), "+r"(d[6][1]), "+r"(d[6][2]), "+r"(d[6][3]), "+r"(d[7][0]), "+r"(d[7][1]), "+r"(d[7][2]), "+r"(d[7][3]), "+r"(d[8][0]), "+r"(d[8][1]), "+r"(d[8][2]), "+r"(d[8][3]), "+r"(d[9][0]), "+r"(d[9][1]), "+r"(d[9][2]), "+r"(d[9][3]), "+r"(d[10][0]), "+r"(d[10][1]), "+r"(d[10][2]), "+r"(d[10][3]), "+r"(d[11][0]), "+r"(d[11][1]), "+r"(d[11][2]), "+r"(d[11][3]), "+r"(d[12][0]), "+r"(d[12][1]), "+r"(d[12][2]), "+r"(d[12][3]), "+r"(d[13][0]), "+r"(d[13][1]), "+r"(d[13][2]), "+r"(d[13][3]), "+r"(d[14][0]), "+r"(d[14][1]), "+r"(d[14][2]), "+r"(d[14][3]), "+r"(d[15][0]), "+r"(d[15][1]), "+r"(d[15][2]), "+r"(d[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));
-}
-
-/// A number of which the compiler knows nothing before this place: what follows from it is computed here, not kept in registers from long before.
-DEVICE u32 known_here(u32 x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
-// ---- copies
-// Eight threads take 128 bytes of a row, so that a warp's copy touches few lines of memory and each quarter of it all banks. Addresses are read first: no read
-// of shared memory overtakes a copy.
-
-/// Asks for the raw weights of a unit.
-DEVICE void fetch_weights_grouped(u8* shared, const Table* table, u32 unit, u32 buffer) {
-    constexpr u32 STEP = TILE_THREADS / 8, PASSES = TILE_OUTPUTS / STEP;
-    // what is behind 128 bytes: there is some in types that are multiplied in this way
-    constexpr u32 REST = HULL > 8 ? HULL - 8 : 1, LANES = REST > 4 ? 8 : REST > 2 ? 4 : REST;
-    constexpr u32 REST_STEP = TILE_THREADS / LANES, REST_PASSES = (TILE_OUTPUTS + REST_STEP - 1) / REST_STEP;
-    u32 thread = known_here(threadIdx.x), c = thread % 8, d = 8 + thread % LANES;
-    u64 starts[PASSES], rests[REST_PASSES];
-#pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) starts[pass] = table->starts[pass * STEP + thread / 8] + unit * UNIT_BYTES;
-#pragma unroll
-    for (u32 pass = 0; pass < REST_PASSES; pass++)
-        rests[pass] = table->starts[least(pass * REST_STEP + thread / LANES, TILE_OUTPUTS - 1)] + unit * UNIT_BYTES;
-    u8* raw = shared + RAW_AT + buffer * (TILE_OUTPUTS * RAW_STRIDE);
-    u8* to = raw + thread / 8 * RAW_STRIDE + 16 * c;
-#pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) {
-        u32 shift = ALIGNED ? 0 : (u32)starts[pass] & 15;
-        copy16_async(to + pass * (STEP * RAW_STRIDE), (const u8*)(starts[pass] - shift) + 16 * c);
+// The operands of an instruction on 8 TILES rows, by number, and what they are.
+#define GROUP_LIST_2 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define GROUP_LIST_4 GROUP_LIST_2 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define GROUP_LIST_8 GROUP_LIST_4 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define GROUP_LIST_12 GROUP_LIST_8 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define GROUP_LIST_16 GROUP_LIST_12 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define GROUP_TILE(as, j) as(d[j][0]), as(d[j][1]), as(d[j][2]), as(d[j][3])
+#define GROUP_DATA_2(as) GROUP_TILE(as, 0), GROUP_TILE(as, 1)
+#define GROUP_DATA_4(as) GROUP_DATA_2(as), GROUP_TILE(as, 2), GROUP_TILE(as, 3)
+#define GROUP_DATA_8(as) GROUP_DATA_4(as), GROUP_TILE(as, 4), GROUP_TILE(as, 5), GROUP_TILE(as, 6), GROUP_TILE(as, 7)
+#define GROUP_DATA_12(as) GROUP_DATA_8(as), GROUP_TILE(as, 8), GROUP_TILE(as, 9), GROUP_TILE(as, 10), GROUP_TILE(as, 11)
+#define GROUP_DATA_16(as) GROUP_DATA_12(as), GROUP_TILE(as, 12), GROUP_TILE(as, 13), GROUP_TILE(as, 14), GROUP_TILE(as, 15)
+#define GROUP_PRODUCT(name, kind, as, T, tiles, n, a0, a1, a2, a3, at, by, more)                                                                                 \
+    DEVICE void name(T (&d)[tiles][4], const u32 (&a)[4], u64 b, bool on) {                                                                                      \
+        asm volatile("{.reg .pred on; setp.ne.b32 on, %" #by ", 0; wgmma.mma_async.sync.aligned.m64n" #n kind " {" GROUP_LIST_##tiles "}, {%" #a0 ", %" #a1 ", %" #a2 \
+                     ", %" #a3 "}, %" #at ", on" more ";}"                                                                                                      \
+                     : GROUP_DATA_##tiles(as)                                                                                                                    \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)on));                                                                        \
     }
-    to = raw + thread / LANES * RAW_STRIDE + 16 * d;
-#pragma unroll
-    for (u32 pass = 0; pass < REST_PASSES; pass++) {
-        u32 shift = ALIGNED ? 0 : (u32)rests[pass] & 15;
-        if (pass * REST_STEP + thread / LANES < TILE_OUTPUTS && 16 * d < shift + UNIT_BYTES)
-            copy16_async(to + pass * (REST_STEP * RAW_STRIDE), (const u8*)(rests[pass] - shift) + 16 * d);
-    }
-}
+#define GROUP_PRODUCTS(...)                                                   \
+    GROUP_PRODUCT(group_s8, "k32.s32.s8.s8", "+r", i32, __VA_ARGS__, "")      \
+    GROUP_PRODUCT(group_u8, "k32.s32.u8.s8", "+r", i32, __VA_ARGS__, "")      \
+    GROUP_PRODUCT(group_f16, "k16.f32.f16.f16", "+f", float, __VA_ARGS__, ", 1, 1, 0")
+// D[64, 8 tiles] += A[64, 32] B[32, 8 tiles], i8 or u8 by i8 to i32, exact; f16: A[64, 16] B[16, 8 tiles] to f32. D is what the product is where `on` does not hold.
+GROUP_PRODUCTS(2, 16, 8, 9, 10, 11, 12, 13)
+GROUP_PRODUCTS(4, 32, 16, 17, 18, 19, 20, 21)
+GROUP_PRODUCTS(8, 64, 32, 33, 34, 35, 36, 37)
+GROUP_PRODUCTS(12, 96, 48, 49, 50, 51, 52, 53)
+GROUP_PRODUCTS(16, 128, 64, 65, 66, 67, 68, 69)
 
-/// Asks for the codes and scales of a unit of those of the first `room` rows, a multiple of 16, that are in half `half` of the tile.
-template <u32 half>
-DEVICE void fetch_acts_grouped(u8* shared, const Table* table, Acts acts, u32 k, u32 unit, u32 buffer, u32 room) {
-    constexpr u32 STEP = TILE_THREADS / 8, PASSES = TILE_ROWS / 2 / STEP;
-    u32 thread = known_here(threadIdx.x), first = thread / 8, c = thread % 8;
-    u64 codes[PASSES];
+/// Registers that are written before they are read: the compiler must not think of what they were.
+template <typename T, int TILES>
+DEVICE void anything(T (&x)[TILES][4]) {
 #pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) codes[pass] = table->codes[half * (TILE_ROWS / 2) + pass * STEP + first] + 256 * unit + 16 * c;
-    u32 from = half == 0 ? table->from[least(thread, TILE_ROWS - 1)] : 0;
-    u8* to = shared + ACTS_AT + buffer * BUFFER_BYTES + half * (TILE_ROWS * 64) + first * 128 + 16 * (c ^ first % 8);
+    for (int j = 0; j < TILES; j++)
 #pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) {
-        if (half * (TILE_ROWS / 2) + pass * STEP + first >= room) continue;
-        copy16_async(to + pass * (STEP * 128), (const u8*)codes[pass]);
-        copy16_async(to + pass * (STEP * 128) + TILE_ROWS * 128, (const u8*)codes[pass] + 128);
-    }
-    if (half == 0 && thread < room) copy4_async((float*)(shared + ACT_SCALES_AT) + buffer * TILE_ROWS + thread, acts.scales + (from * (k / 256) + unit));
-}
-
-/// Asks for what minima of unit `unit` < MINIMA_UNITS are multiplied with.
-DEVICE void fetch_sums(u8* shared, const Table* table, Acts acts, u32 k, u32 unit, u32 room) {
-    constexpr u32 PASSES = (2 * TILE_ROWS + TILE_THREADS - 1) / TILE_THREADS;
-    u32 thread = known_here(threadIdx.x), half = thread % 2;
-#pragma unroll
-    for (u32 pass = 0; pass < PASSES; pass++) {
-        u32 row = (pass * TILE_THREADS + thread) / 2;
-        if (row >= room) continue;
-        u32 at = table->from[row] * (k / 256) + unit;
-        copy16_async(shared + HALVES_AT + (unit * TILE_ROWS + row) * 32 + swizzled_half(half, row), (const u8*)acts.halves + 16 * half + (u64)at * 32);
-        if (half == 0) copy4_async((float*)(shared + LEAST_SCALES_AT) + unit * TILE_ROWS + row, acts.scales + at);
-    }
-}
-
-/// Puts the minima of unit `unit` < MINIMA_UNITS of this lane's outputs in their place: each of four lanes two of them.
-DEVICE void put_minima(u8* shared, const Head (&heads)[2], u32 unit) {
-    u32 t = lane_of() % 4;
-#pragma unroll
-    for (u32 h = 0; h < 2; h++) {
-        u32 at = unit * TILE_OUTPUTS + lane_output() + 8 * h, word = t < 2 ? heads[h].minima[0] : heads[h].minima[1];
-        ((u32*)(shared + MINIMA_AT))[4 * at + t] = bytes_to_halves(word >> 16 * (t % 2));
-        if (t == 0) ((float*)(shared + LEAST_AT))[at] = heads[h].dmin;
-    }
+        for (int e = 0; e < 4; e++) {
+            if constexpr (sizeof(T) == 4 && T(0.5f) != T(0)) asm volatile("" : "=f"(x[j][e]));
+            else asm volatile("" : "=r"(x[j][e]));
+        }
 }
 
 // ---- products
@@ -191,27 +98,39 @@ DEVICE void step_planes(u32 codes, const Head& head, u32 part, u32 s, u32 c, u32
     }
 }
 
-/// Adds a unit to the results. `meanwhile(part)` is done while products of part `part` of four are under way.
-template <class Codec, int TILES, class Meanwhile>
-DEVICE void multiply_grouped(u8* shared, const Table* table, u32 buffer, u32 unit, Share<TILES>& share, Meanwhile meanwhile) {
+/// Keeps the minima of unit `unit` of this lane's outputs until all products are added up.
+DEVICE void put_minima(u8* shared, const Head (&heads)[2], u32 unit) {
+    u32 t = lane_of() % 4;
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        u32 at = unit * TILE_OUTPUTS + lane_output() + 8 * h;
+        if (t < 2) ((u32*)(shared + KEPT_MINIMA_AT))[2 * at + t] = t == 0 ? heads[h].minima[0] : heads[h].minima[1];
+        if (t == 2) ((float*)(shared + KEPT_LEAST_AT))[at] = heads[h].dmin;
+    }
+}
+
+/// Adds a unit to the results: its raw weights and the lane's rows of scales are where `stage` says. What minima need of it is put aside.
+template <class Codec, int TILES>
+DEVICE void multiply_grouped(u8* shared, const Placed* placed, u32 stage, u32 unit, Share<TILES>& share) {
     i32 high[TILES][4], low[TILES][4];
-    u32 rows = ROW_WARPS == 1 ? 0 : warp_of() / OUTPUT_WARPS * (8 * TILES * 128);
+    anything(high), anything(low);
     // addresses in it count by 16; what is added later stays in its lowest 14 bits
-    u64 acts = group_operand(shared + ACTS_AT + buffer * BUFFER_BYTES + rows);
+    u64 acts = group_operand(shared + STAGE_ACTS_AT + stage * BUFFER_BYTES);
     const u8* blocks[2];
     float factors[2];
     Head heads[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        blocks[h] = raw_unit(shared, table, lane_output() + 8 * h, unit, buffer);
+        u32 output = lane_output() + 8 * h, shift = ALIGNED ? 0 : (u32)placed->starts[output] + unit * UNIT_BYTES & 15;
+        blocks[h] = shared + STAGE_RAW_AT + (stage * TILE_OUTPUTS + output) * RAW_STRIDE + shift;
         Codec::head(blocks[h], heads[h]);
         factors[h] = heads[h].d;
     }
+    u32 words[2][2], tops[2][2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; h++) part_words<Codec>(blocks[h], 0, words[h], tops[h]);
 #pragma unroll
     for (u32 part = 0; part < 4; part++) {
-        u32 words[2][2], tops[2][2] = {};
-#pragma unroll
-        for (int h = 0; h < 2; h++) part_words<Codec>(blocks[h], part, words[h], tops[h]);
 #pragma unroll
         for (u32 s = 0; s < 2; s++) {
             u32 a[4], b[4];
@@ -226,18 +145,58 @@ DEVICE void multiply_grouped(u8* shared, const Table* table, u32 buffer, u32 uni
             if constexpr (Codec::ID == ID_Q4_K) group_s8(low, b, operand, part + s > 0);
             else group_u8(low, b, operand, part + s > 0);
             group_commit();
-            if (s == 1) meanwhile(part);
+            if (s == 1 && part < 3) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) part_words<Codec>(blocks[h], part + 1, words[h], tops[h]);
+            }
             // the operands of the step before may be written
             if (part < 3 || s == 0) group_wait<1>();
         }
         if constexpr (Codec::MINIMA)
-            if (part == 0 && unit < MINIMA_UNITS) put_minima(shared, heads, unit);
+            if (part == 0 && unit < KEPT_MINIMA) put_minima(shared, heads, unit);
     }
     group_wait<0>();
-    const float2* act_scales = act_scales_lane<TILES>(shared, buffer);
+    const float2* act_scales = (const float2*)((const float*)(shared + STAGE_SCALES_AT) + stage * TILE_ROWS + lane_row<TILES>());
 #pragma unroll
     for (int j = 0; j < TILES; j++)
         add_sums(share.at[0][j], factors, act_scales[4 * j], [&](int e) { return (Codec::ID == ID_Q6_K ? 256 : 8) * high[j][e] + low[j][e]; });
+}
+
+// ---- minima
+
+/// Adds the minima of a unit to their chains; its sums are those of `at` in shared memory.
+template <class Codec, int TILES>
+DEVICE void add_least(const u8* shared, const Placed* placed, u32 unit, u32 at, Share<TILES>& least) {
+    u32 t = lane_of() % 4, a[4];
+    float factors[2];
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        u32 output = lane_output() + 8 * h, word;
+        if (unit < KEPT_MINIMA) {
+            word = ((const u32*)(shared + KEPT_MINIMA_AT))[2 * (unit * TILE_OUTPUTS + output) + t / 2];
+            factors[h] = ((const float*)(shared + KEPT_LEAST_AT))[unit * TILE_OUTPUTS + output];
+        } else {
+            Head head;
+            Codec::head((const u8*)placed->starts[output] + unit * UNIT_BYTES, head);
+            word = t < 2 ? head.minima[0] : head.minima[1];
+            factors[h] = head.dmin;
+        }
+        // 8 minima are the whole left operand: each meets both sums of its 32 codes
+        a[h] = a[h + 2] = bytes_to_halves(word >> 16 * (t % 2));
+    }
+    float sums[TILES][4];
+    anything(sums);
+    group_fence();
+    group_f16(sums, a, short_operand(shared + SUMS_AT + at * (TILE_ROWS * 32)), false);
+    group_commit();
+    const float* act_scales = (const float*)(shared + SUMS_SCALES_AT) + at * TILE_ROWS + lane_row<TILES>();
+    group_wait<0>();
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+        float2 scale = *(const float2*)(act_scales + 8 * j);
+#pragma unroll
+        for (int e = 0; e < 4; e++) least.at[0][j][e] = fmaf(factors[e / 2] * (e % 2 ? scale.y : scale.x), sums[j][e], least.at[0][j][e]);
+    }
 }
 
 #endif

@@ -1,6 +1,5 @@
 // The minima of a tile's weights: sums of 16 codes (256-wide types) or of a block's (32-wide types) times minima, in chains of their own. They are read
-// from memory once more after the products of the codes, and lie where codes were: of weights, and, at `free`, of activations. GROUPED has a place for them and
-// has brought those of the first units by then. See mma_tile.cuh.
+// from memory once more after the products of the codes, and lie where codes were: of weights, and, at `free`, of activations. See mma_tile.cuh.
 #pragma once
 #include "mma_shape.cuh"
 
@@ -101,11 +100,8 @@ DEVICE void subtract_minima(u8* shared, u8* free, const Table* table, Acts acts,
     for (u32 unit = 0; unit < k / 256; unit += MINIMA_UNITS) {
         u32 units = ::least(k / 256 - unit, MINIMA_UNITS);
         sync_block();
-        // those of GROUPED are there
-        if (!GROUPED || unit > 0) {
-            fetch_minima<Codec, 8 * TILES * ROW_WARPS>(shared, free, table, acts, k, unit, units);
-            sync_block();
-        }
+        fetch_minima<Codec, 8 * TILES * ROW_WARPS>(shared, free, table, acts, k, unit, units);
+        sync_block();
 #pragma unroll 1
         for (u32 at = 0; at < units; at++) multiply_minima<TILES>(shared, free, at, least);
     }

@@ -2,14 +2,14 @@
 //
 //     out[row, output] = the canonical dot product of both (src/cpu/kernels.rs): the same bits as every other kernel gives.
 //
-// A block of 256 threads takes tiles of TILE_OUTPUTS x TILE_ROWS of the result, one after another (as many apart as the grid has blocks), and walks along K
+// A block takes tiles of TILE_OUTPUTS x TILE_ROWS of the result, one after another (as many apart as the grid has blocks), and walks along K
 // in units of 256 values. Of each unit the raw weight blocks and the codes of the activations come by asynchronous copies, one unit ahead, also from one
 // tile to the next. Weights are the left operand: a lane holds outputs g and g + 8 of one or two tiles of 16, and rows 2 t and 2 t + 1 of every tile of 8
 // (g = lane / 4, t = lane % 4). A tile with few rows takes a smaller `Share`. Three ways to multiply:
 //     all threads unpack the weights, once, to i8 codes and integer sub-scales in shared memory (mma_unpack.cuh); then each warp multiplies its part of 32
 //     outputs x 8 ROW_TILES rows (mma_multiply.cuh)
 //     DIRECT: Q4_K, Q5_K and, with two planes, Q6_K are unpacked in registers (mma_direct.cuh)
-//     GROUPED: the same on sm_90, four warps together (mma_group.cuh)
+//     GROUPED: the same on sm_90, four warps together (mma_group.cuh), with warps of their own for the copies (mma_pipeline.cuh)
 //
 // 256-wide types, three ways to the exact integer sum of a unit, by FOLD; then one fmaf per result:
 //     0  the sum of each sub-block is exact in the tensor core and multiplied with its sub-scale as an integer
@@ -22,7 +22,6 @@
 // its result is, as bits, a float above that number by the sum (below 2^20).
 #pragma once
 #include "mma_direct.cuh"
-#include "mma_group.cuh"
 #include "mma_minima.cuh"
 #include "mma_multiply.cuh"
 #include "mma_unpack.cuh"
@@ -30,7 +29,7 @@
 /// `store(at, j, e, on)` for the rows of this lane, whose results are `[.][j][e]` and `[.][j][e + 2]` of a `Share`: `at` is the row in `out`, rows of which are
 /// `stride` apart; it counts if `on` holds.
 template <int TILES, class Store>
-DEVICE void each_row(const Table* table, float* out, u32 stride, Store store) {
+DEVICE void each_row(const Placed* table, float* out, u32 stride, Store store) {
     u32 first = lane_row<TILES>(), left = table->rows - least(first, table->rows);
     // read before anything is stored: what is stored might be the table, as far as the compiler knows
     uint2 to[TILES];
@@ -44,7 +43,7 @@ DEVICE void each_row(const Table* table, float* out, u32 stride, Store store) {
 
 /// Stores what counts of the results: rows of `out` are `stride` apart and have `outputs` outputs.
 template <int TILES>
-DEVICE void store_share(const Table* table, const Share<TILES>& share, float* out, u32 outputs, u32 stride) {
+DEVICE void store_share(const Placed* table, const Share<TILES>& share, float* out, u32 outputs, u32 stride) {
     u32 output = table->output + lane_output();
     each_row<TILES>(table, out + output, stride, [&](float* at, int j, int e, bool on) {
 #pragma unroll
@@ -64,8 +63,12 @@ DEVICE void store_share(const Table* table, const Share<TILES>& share, float* ou
 //     ask(shared, number)               asks for what `settle` needs; its name is there
 //     settle(shared, number, tile)      fills Table `number % 2`
 //     store<TILES>(table, share)        takes the results
+// and where tiles are GROUPED, in place of name and ask, with what they ask for in registers
+//     name_ahead(ahead, tile)           asks for what names the tile
+//     ask_ahead(ahead)                  asks for what `settle` needs
+//     put_ahead(shared, number, ahead)  puts it where `settle` looks
 
-DEVICE Table* table_of(u8* shared, u32 number) { return (Table*)(shared + TABLES_AT) + number % 2; }
+DEVICE Table* table_of(u8* shared, u32 number) { return (Table*)(shared + TABLES_AT) + number % TABLES; }
 
 /// How many rows of a tile count, and its first output.
 DEVICE void set_table(u8* shared, u32 number, u32 output, u32 rows) {
@@ -88,6 +91,8 @@ DEVICE void set_output(u8* shared, u32 number, u32 i, u64 matrix, u32 row, u32 k
     table_of(shared, number)->starts[i] = matrix + (u64)(k / (C::WIDE ? 256 : 32)) * C::BYTES * row;
 }
 
+#include "mma_pipeline.cuh"
+
 /// Where a block is.
 template <class Work>
 struct Walk {
@@ -107,18 +112,9 @@ struct Walk {
     }
 
     __device__ __forceinline__ void fetch(const Table* table, u32 unit, u32 turn) {
-#if GROUPED_CODE
-        if constexpr (GROUPED) return fetch_weights_grouped(shared, table, unit, turn % RAW_BUFFERS);
-#endif
         fetch_weights(shared, table, work.k, unit, turn % RAW_BUFFERS);
     }
     __device__ __forceinline__ void fetch_rows(const Table* table, u32 unit, u32 turn) {
-#if GROUPED_CODE
-        if constexpr (GROUPED) {
-            fetch_acts_grouped<0>(shared, table, work.acts, work.k, unit, turn % 2, table->room);
-            return fetch_acts_grouped<1>(shared, table, work.acts, work.k, unit, turn % 2, table->room);
-        }
-#endif
         fetch_acts(shared, table, work.acts, work.k, unit, turn % ACT_BUFFERS, table->room);
     }
 
@@ -161,9 +157,6 @@ struct Walk {
 #pragma unroll 1
         for (u32 unit = 0; unit < units; unit++) {
             copy_wait<0>();
-#if GROUPED_CODE
-            if constexpr (GROUPED) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
             sync_block();
             bool last = unit + 1 == units, on = last && unit > 0 && more();
             if constexpr (DIRECT) {
@@ -180,25 +173,6 @@ struct Walk {
             const bool wanted = !last || on;
             const Table* from = on ? next : table;
             const u32 coming = on ? 0 : unit + 1;
-#if GROUPED_CODE
-            if constexpr (GROUPED) {
-                multiply_grouped<C, TILES>(shared, table, turn % 2, unit, share, [&](u32 part) {
-                    if (C::MINIMA && part == 0) {
-                        if (unit < MINIMA_UNITS) fetch_sums(shared, table, work.acts, k, unit, table->room);
-                        copy_commit();
-                    }
-                    if (part == 1 && wanted) fetch_weights_grouped(shared, from, coming, (turn + 1) % 2);
-                    if (part == 2 && wanted) fetch_acts_grouped<0>(shared, from, work.acts, k, coming, (turn + 1) % 2, from->room);
-                    if (part == 3) {
-                        if (wanted) fetch_acts_grouped<1>(shared, from, work.acts, k, coming, (turn + 1) % 2, from->room);
-                        if (unit == 0 && !last && more()) ask();
-                        copy_commit();
-                    }
-                });
-                turn++;
-                continue;
-            }
-#endif
             if (wanted) {
                 fetch(from, coming, turn + 1);
                 if (ACT_BUFFERS == 2) fetch_rows(from, coming, turn + 1);
@@ -220,7 +194,7 @@ struct Walk {
         if constexpr (C::MINIMA && C::WIDE) {
             // the sums that came beside the last unit; what was asked for after them may still be under way
             copy_wait<1>();
-            subtract_minima<C, TILES>(shared, shared + (GROUPED ? HALVES_AT : ACTS_AT + (turn - 1) % ACT_BUFFERS * BUFFER_BYTES), table, work.acts, k, share);
+            subtract_minima<C, TILES>(shared, shared + ACTS_AT + (turn - 1) % ACT_BUFFERS * BUFFER_BYTES, table, work.acts, k, share);
         }
         if constexpr (C::MINIMA && !C::WIDE) add_minima<C, TILES>(shared, table, work.acts, k, share);
         work.template store<TILES>(table, share);
@@ -238,19 +212,25 @@ struct Walk {
 /// All tiles of the block.
 template <class Work>
 DEVICE void walk(u8* shared, Work work) {
-    Walk<Work> at{shared, work, work.count(), gridDim.x * gridDim.y, blockIdx.y * gridDim.x + blockIdx.x, 0, 0};
-    if (at.tile >= at.tiles) return;
-    at.begin();
+#if GROUPED_CODE
+    if constexpr (GROUPED) {
+        walk_grouped(shared, work);
+    } else
+#endif
+    {
+        Walk<Work> at{shared, work, work.count(), gridDim.x * gridDim.y, blockIdx.y * gridDim.x + blockIdx.x, 0, 0};
+        if (at.tile >= at.tiles) return;
+        at.begin();
 #pragma unroll 1
-    for (;;) {
-        u32 room = table_of(shared, at.number)->room;
-        if (room == 16 * ROW_WARPS) at.template run<2>();
-        else if (room == 32 * ROW_WARPS) at.template run<ROW_TILES < 4 ? 2 : 4>();
-        else if (room == 64 * ROW_WARPS) at.template run<ROW_TILES < 8 ? ROW_TILES : 8>();
-        else if (GROUPED && room == 96 * ROW_WARPS) at.template run<ROW_TILES < 12 ? ROW_TILES : 12>();
-        else at.template run<ROW_TILES>();
-        if (!at.more()) return;
-        at.tile += at.stride;
-        at.number++;
+        for (;;) {
+            u32 room = table_of(shared, at.number)->room;
+            if (room == 16 * ROW_WARPS) at.template run<2>();
+            else if (room == 32 * ROW_WARPS) at.template run<ROW_TILES < 4 ? 2 : 4>();
+            else if (room == 64 * ROW_WARPS) at.template run<ROW_TILES < 8 ? ROW_TILES : 8>();
+            else at.template run<ROW_TILES>();
+            if (!at.more()) return;
+            at.tile += at.stride;
+            at.number++;
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Qwen3-Next (`qwen3next`): delta-net layers and gated full attention, MoE with a gated shared expert.
 
+use std::rc::Rc;
+
 use crate::{
     backend::{
         Backend,
@@ -8,7 +10,7 @@ use crate::{
     model::loader::{LoadError, Loader},
     op::{
         Block, Layer,
-        attention::{Attention, AttentionKind},
+        attention::{Attention, AttentionKind, KeysAndValues},
         delta_net::DeltaNet,
         experts::Experts,
         norm::Norm,
@@ -36,14 +38,16 @@ pub(super) fn hybrid<B: Backend>(
     at: &str,
     head_map: HeadMap,
 ) -> Result<Block<B>, LoadError> {
-    let norm = Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?);
+    let norm = Rc::new(Norm::load(from, &format!("{at}.attn_norm"))?);
     let post_norm = Norm::load(from, &format!("{at}.post_attention_norm"))?;
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
     let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
     Ok(if from.full_attention()? {
-        let attention = Attention::load(from, at, ATTENTION)?;
-        norm.then(attention)
+        let attention = Rc::new(Attention::load(from, at, ATTENTION)?);
+        let remembers = Layer::new(norm.clone()).then(KeysAndValues(attention.clone()));
+        Layer::new(norm)
+            .then(attention)
             .then(Add)
             .then(post_norm)
             .then(route)
@@ -51,9 +55,11 @@ pub(super) fn hybrid<B: Backend>(
             .then(experts)
             .then(Add)
             .block()
+            .remembering(remembers)
     } else {
         let delta_net = DeltaNet::load(from, at, head_map, OutGate::Silu)?;
-        norm.then(delta_net)
+        Layer::new(norm)
+            .then(delta_net)
             .then(Add)
             .then(post_norm)
             .then(route)

@@ -6,7 +6,7 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use crate::{
-    engine::executor::{Outcome, Slot},
+    engine::executor::{Outcome, Slot, Torn},
     gguf::{Gguf, Tensor},
     ledger::Place,
     model::window::{Rows, Window},
@@ -62,11 +62,13 @@ pub enum Act {
     IndexQuery,
     /// Keys of an index, one a position.
     IndexKey,
+    /// A prediction block's input before its projection: `[normed embedding | normed hidden state]`.
+    Paired,
 }
 
 impl Act {
     /// How many there are.
-    pub const COUNT: usize = Act::IndexKey as usize + 1;
+    pub const COUNT: usize = Act::Paired as usize + 1;
 }
 
 /// The widths of the buffers, `0` where a model has no use for one.
@@ -118,6 +120,8 @@ impl MatrixSource {
 pub struct ExpertSource {
     /// One matrix an expert, all of one shape and type.
     pub experts: Vec<MatrixSource>,
+    /// Which of [`Needs::expert_layers`]; none in a block that is not of the trunk.
+    pub layer: Option<usize>,
 }
 
 /// What a model needs besides its weights, known before anything is allocated.
@@ -153,6 +157,8 @@ pub struct Needs {
     pub shared_widths: Vec<usize>,
     /// Width of a row of logits.
     pub vocab: usize,
+    /// Whether there is a prediction block, so that final hidden states are kept.
+    pub predicts: bool,
     /// The layers of the trunk that have experts, in their order.
     pub expert_layers: Vec<ExpertLayer>,
     /// **Units**: bytes. Weights of the trunk that every row reads: all but the experts it chooses among.
@@ -297,6 +303,17 @@ pub struct RouteWeights<B: Backend> {
     pub expert_scale: Option<B::Vector>,
 }
 
+impl<B: Backend<Vector: Clone>> Clone for RouteWeights<B> {
+    fn clone(&self) -> Self {
+        Self {
+            shape: self.shape,
+            bias: self.bias.clone(),
+            choice_bias: self.choice_bias.clone(),
+            expert_scale: self.expert_scale.clone(),
+        }
+    }
+}
+
 /// Experts of one layer, as weights on a backend.
 pub struct ExpertWeights<B: Backend> {
     /// Gate projections.
@@ -328,6 +345,12 @@ pub struct SharedExpert<B: Backend> {
     /// Its output is multiplied by the sigmoid of `Act::SharedGate`.
     pub gated: bool,
 }
+
+/// Positions of a slot whose final hidden states are kept, so that a prediction block can read what it has not read yet.
+pub const HIDDEN_ROWS: usize = 128;
+
+/// The most rows that can be taken back after a window.
+pub const CUT_ROWS: usize = 8;
 
 /// A machine that computes windows. One thread calls it.
 ///
@@ -368,6 +391,9 @@ pub trait Backend: Sized + 'static {
     /// A matrix of which few rows are read at a time, which are known before a window begins.
     type Table;
 
+    /// Whether it computes prediction blocks.
+    const PREDICTS: bool = false;
+
     /// Makes a matrix of the file usable. No copy where the backend reads the mapped file.
     fn matrix(
         &mut self,
@@ -389,6 +415,17 @@ pub trait Backend: Sized + 'static {
         file: &Arc<Gguf>,
         source: ExpertSource,
     ) -> Result<Self::Experts, Self::Error>;
+
+    /// Whose rows the slice that was computed last has left without what they need, since it was asked before.
+    fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
+        let _ = window;
+        None
+    }
+
+    /// A layer's router, for who looks ahead. `layer` is one of [`Needs::expert_layers`].
+    fn router(&mut self, layer: usize, router: &Self::Matrix, weights: &RouteWeights<Self>) {
+        let _ = (layer, router, weights);
+    }
 
     /// Makes a vector usable.
     fn vector(&mut self, values: Vec<f32>) -> Result<Self::Vector, Self::Error>;
@@ -453,6 +490,9 @@ pub trait Backend: Sized + 'static {
     /// Forgets a slot's recurrent state.
     fn reset(&mut self, slot: Slot);
 
+    /// Takes back a slot's last `rows` rows, at most [`CUT_ROWS`], all of its last window.
+    fn cut(&mut self, slot: Slot, rows: usize);
+
     /// residual = rows of `table` named by the tokens.
     fn embed(&mut self, window: &mut Window<Self>, table: &Self::Matrix)
     -> Result<(), Self::Error>;
@@ -514,6 +554,15 @@ pub trait Backend: Sized + 'static {
     /// `Key` and `Value` rows are appended first.
     fn attend(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), Self::Error>;
 
+    /// Appends the rows' `Key`, after bias, norm and rotation, and `Value` to their sequences' keys and values.
+    fn remember(
+        &mut self,
+        rows: &Rows,
+        weights: &AttentionWeights<Self>,
+    ) -> Result<(), Self::Error> {
+        self.attend(rows, weights)
+    }
+
     /// `Mixed` = gated delta net of `DeltaQkv`, `DeltaZ`, `DeltaBeta` (and `DeltaDecay`); advances the slots' states.
     fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Self::Error>;
 
@@ -549,6 +598,38 @@ pub trait Backend: Sized + 'static {
         output: &Self::Matrix,
         softcap: Option<f32>,
     ) -> Result<(), Self::Error>;
+
+    /// Keeps the normed residual of these rows of a window, each as the hidden state of the position `ahead` positions after its own: of a slot the last
+    /// [`HIDDEN_ROWS`] positions are kept.
+    fn keep(
+        &mut self,
+        window: &Window<Self>,
+        rows: Range<usize>,
+        ahead: usize,
+        norm: &Self::Vector,
+        eps: f32,
+    ) -> Result<(), Self::Error> {
+        let _ = (window, rows, ahead, norm, eps);
+        unreachable!("{} computes no prediction blocks", Self::NAME)
+    }
+
+    /// `Paired` = `[norm(row of table named by the token) | norm(hidden state that is kept for the position)]`, with weights for both norms.
+    fn pair(
+        &mut self,
+        window: &Window<Self>,
+        table: &Self::Matrix,
+        norms: [&Self::Vector; 2],
+        eps: f32,
+    ) -> Result<(), Self::Error> {
+        let _ = (window, table, norms, eps);
+        unreachable!("{} computes no prediction blocks", Self::NAME)
+    }
+
+    /// residual = `Branch`.
+    fn replace(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
+        let _ = window;
+        unreachable!("{} computes no prediction blocks", Self::NAME)
+    }
 
     /// Waits for what [`head`](Self::head) has enqueued.
     fn settle(&mut self, window: &Window<Self>) -> Result<(), Self::Error> {

@@ -16,6 +16,7 @@ mod failure;
 mod inspect;
 mod key;
 mod logging;
+mod machine;
 mod output;
 mod plan;
 mod replay;
@@ -77,9 +78,11 @@ enum Command {
     /// the key or tensor that is wrong.
     #[command(after_long_help = inspect::EXAMPLES)]
     Inspect(InspectArgs),
-    /// Show what a model would need, without loading it
+    /// Show what a model would need and how fast it would be, without loading it
     ///
-    /// Prints every kind of memory with its size and the reason for it, under the same settings as `serve`.
+    /// Prints every kind of memory with its size and the reason for it, and what one stream and one prompt would get, under the same settings as `serve`: on this machine, which
+    /// is measured, or on one that is described.
+    #[command(after_long_help = plan::EXAMPLES)]
     Plan(PlanArgs),
     /// Write a model file with the true dimensions of a known model and random weights
     ///
@@ -160,6 +163,18 @@ struct PlanArgs {
     /// Model file [default: the bundled model]
     #[arg(env = "TIDEGATE_MODEL")]
     file: Option<PathBuf>,
+    /// Instead of a file: a model with these dimensions, as `synth` knows them
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    like: Option<String>,
+    /// Layers of such a model [default: all of them]
+    #[arg(long, value_name = "N", requires = "like")]
+    layers: Option<usize>,
+    /// Block type or mix of types of such a model
+    #[arg(long, value_name = "TYPE", default_value = "q4_k_m", requires = "like")]
+    quant: String,
+    /// TOML file that describes another machine than this one
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]

@@ -14,6 +14,7 @@ pub mod kv;
 pub mod math;
 pub mod pool;
 pub mod route;
+pub mod store;
 pub mod table;
 #[cfg(test)]
 pub(crate) mod test_numbers;

@@ -13,6 +13,7 @@
 mod active;
 mod admit;
 pub mod costs;
+mod drafts;
 mod event;
 pub mod executor;
 mod handle;
@@ -26,6 +27,7 @@ mod settings;
 mod stats;
 mod steps;
 mod thread;
+mod verify;
 pub mod window;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -33,17 +35,19 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use self::{
     active::{Active, Choice, Ending},
     costs::Costs,
+    drafts::Experience,
     event::{Admission, Event, Events},
-    executor::{Executor, Lane},
+    executor::{Executor, Lane, Slot},
     meters::Meters,
     pages::PagePool,
     request::EngineError,
     schedule::{Demand, Room, Share},
     stats::Board,
     steps::StepLog,
-    window::Flight,
+    window::{Flight, SlotStep},
 };
 pub use self::{
+    drafts::Source,
     handle::{Handle, Tokens},
     settings::{EngineSettings, SettingsError},
     stats::{Health, SlotStats, Stats},
@@ -76,6 +80,8 @@ pub struct Engine<E: Executor> {
     /// By lane.
     flights: [Option<Flight<E::Pass>>; Lane::COUNT],
     costs: Costs,
+    /// What guesses have shown.
+    experience: Experience,
     /// The pause that a running stream may have because of others.
     gap_max: Duration,
     /// How long a sequence may wait for its reader.
@@ -96,7 +102,10 @@ pub struct Engine<E: Executor> {
     plan: Vec<Share>,
     /// Each lane's shares while it has no pass.
     shares: [Vec<Share>; Lane::COUNT],
-    choices: Vec<Option<Result<Choice, EngineError>>>,
+    choices: Vec<(Slot, Result<Choice, EngineError>)>,
+    slot_steps: Vec<SlotStep>,
+    /// Slots whose next tokens are being predicted.
+    predicted: Vec<Slot>,
 }
 
 impl<E: Executor> Engine<E> {
@@ -122,6 +131,7 @@ impl<E: Executor> Engine<E> {
             pages: PagePool::new(capacity.pages),
             flights: [None, None],
             costs: Costs::default(),
+            experience: Experience::default(),
             gap_max: settings.gap_max.unwrap_or(settings::GAP_MAX),
             idle_timeout: settings.idle_timeout,
             slice_owed: false,
@@ -135,7 +145,9 @@ impl<E: Executor> Engine<E> {
             demands: Vec::with_capacity(capacity.slots),
             plan: Vec::with_capacity(capacity.slots),
             shares: [(); Lane::COUNT].map(|()| Vec::with_capacity(capacity.slots)),
-            choices: Vec::with_capacity(capacity.slots),
+            choices: Vec::with_capacity(capacity.logits_rows),
+            slot_steps: Vec::with_capacity(capacity.slots),
+            predicted: Vec::with_capacity(capacity.slots),
             board: board.clone(),
         };
         Ok((engine, Handle::new(inbox, board)))

@@ -6,6 +6,7 @@ use crate::{
     backend::{Backend, Needs, Room, shape::KvType},
     engine::executor::PAGE_TOKENS,
     gguf::Gguf,
+    residency::slots::SlotPlan,
 };
 
 /// Where bytes lie.
@@ -13,6 +14,8 @@ use crate::{
 pub enum Place {
     /// In the mapped file: the system keeps in memory what is used, and may drop it.
     Mapped,
+    /// In the file, and read from it when needed.
+    File,
     /// In the process's own memory.
     Own,
     /// In a device's memory.
@@ -40,8 +43,13 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What a model with these needs takes in this room.
-    pub fn plan<B: Backend>(file: &Gguf, needs: &Needs, room: &Room) -> Self {
+    /// What a model with these needs takes in this room; `kept` are the slots of experts that are kept in memory of their own.
+    pub fn plan<B: Backend>(
+        file: &Gguf,
+        needs: &Needs,
+        room: &Room,
+        kept: Option<&SlotPlan>,
+    ) -> Self {
         let weights: u64 = file.tensors().iter().map(B::weight_bytes).sum();
         let experts: u64 = file
             .tensors()
@@ -66,13 +74,8 @@ impl Ledger {
         let state: u64 = states.sum();
         let scratch = B::scratch_bytes(needs, room);
         let logits = room.logits_rows as u64 * needs.vocab as u64 * 4;
-        let entries = vec![
-            Entry {
-                what: "experts",
-                place: B::WEIGHTS,
-                bytes: experts,
-                because: format!("{} experts of a layer used by a row", needs.experts_used),
-            },
+        let mut entries = expert_entries(B::WEIGHTS, experts, needs, kept);
+        entries.extend([
             Entry {
                 what: "other weights",
                 place: B::WEIGHTS,
@@ -120,7 +123,7 @@ impl Ledger {
                 bytes: logits,
                 because: format!("{} rows, vocabulary of {}", room.logits_rows, needs.vocab),
             },
-        ];
+        ]);
         Self { entries }
     }
 
@@ -132,6 +135,38 @@ impl Ledger {
             .map(|entry| entry.bytes)
             .sum()
     }
+}
+
+/// Experts where all weights are, or in slots and in the file.
+fn expert_entries(place: Place, bytes: u64, needs: &Needs, kept: Option<&SlotPlan>) -> Vec<Entry> {
+    let because = format!("{} experts of a layer used by a row", needs.experts_used);
+    let Some(plan) = kept else {
+        return vec![Entry {
+            what: "experts",
+            place,
+            bytes,
+            because,
+        }];
+    };
+    let experts: usize = plan.pools.iter().map(|pool| pool.experts).sum();
+    let spare: usize = plan.pools.iter().map(|pool| pool.spare).sum();
+    vec![
+        Entry {
+            what: "expert slots",
+            place: Place::Own,
+            bytes: plan.bytes(),
+            because: format!(
+                "{} slots for {experts} experts, {spare} of them for who comes and goes",
+                plan.slots()
+            ),
+        },
+        Entry {
+            what: "experts",
+            place: Place::File,
+            bytes,
+            because,
+        },
+    ]
 }
 
 fn kv_label(kv_type: KvType) -> &'static str {
@@ -155,6 +190,7 @@ impl fmt::Display for Ledger {
         for entry in self.entries.iter().filter(|entry| entry.bytes > 0) {
             let place = match entry.place {
                 Place::Mapped => "file",
+                Place::File => "drive",
                 Place::Own => "own",
                 Place::Device => "device",
             };
@@ -168,6 +204,7 @@ impl fmt::Display for Ledger {
         }
         let totals = [
             (Place::Mapped, "mapped from the file, no copy"),
+            (Place::File, "stay in the file until they are needed"),
             (Place::Device, "of the device's memory"),
             (Place::Own, "of the process's own memory"),
         ];

@@ -32,8 +32,9 @@
 //! | [`cpu`] | the CPU as one: worker pool, kernels by instruction set, attention, delta net, routing |
 //! | [`cuda`] | a CUDA device as one: found at run time; `kernels/*.cu`, compiled for the device and the model's shape, and kept on disk |
 //! | [`trace`], [`replay`] | which experts every row chose, recorded; placement policies run over it in simulated time |
-//! | [`residency`] | which experts lie in fast memory: its books, and the policies that say who comes and goes |
-//! | [`ledger`] | the memory plan, made before the first allocation |
+//! | [`residency`] | which experts lie in fast memory: slots, tickets, the policies that say who comes and goes, lookahead, the division of misses; and the calls that a backend makes |
+//! | [`cpu::store`] | experts in memory of their own, read from the file into slots |
+//! | [`ledger`], [`estimate`] | the memory plan, made before the first allocation; how fast it will be |
 //! | [`http`], [`settings`], [`cli`] | the API, the settings, the program |
 //! | [`synth`], [`inspect`] | synthetic model files; what a file holds |
 //!
@@ -57,9 +58,19 @@
 //! and windows have taken so far ([`engine::costs`]), and if so a decode window comes first. In a layer of experts the rows are grouped by expert, and each expert's weights are read once for all its
 //! rows. Only rows that need logits go through the head, and what the sampler asks of them (the likeliest token, the likeliest few, everything) travels with the row.
 //!
+//! A sequence that decodes may bring more rows than one: **guesses** at its next tokens behind its last token. As long as what is chosen was guessed, the next row
+//! is its own; rows behind a wrong guess are taken back by moving an end, since nothing of a state is advanced past what may be taken back. Guesses come from a
+//! lookup of what followed the same tokens before, or from the prediction block of the model, which stands beside the trunk and reads late. How many each sequence
+//! brings is decided by how often its guesses were right and what rows have cost, and by nothing that other sequences guess.
+//!
 //! What the router chooses can be recorded ([`trace`]): the CPU backend hands every layer's choices to a recorder, which packs them and gives them to a thread that writes; what
 //! finds that thread behind is dropped and counted. [`replay`] runs the policies of [`residency::policy`] over such a trace. A policy is pure: it is told what a window wants in a
 //! layer and answers by inserting and evicting, so the same one can be replayed and can place experts.
+//!
+//! Where memory holds only some of the experts, the same policy places them ([`residency::tier`]): when a layer's rows are grouped by expert, those who are missing get tickets, those who are there are computed, and the others as they
+//! land. A slot is handed out with its expert in it and is taken back before the next is, so that what nobody brought cannot be computed; the sums are made in the order of rank when all are done, so when each came
+//! changes no bit. Meanwhile the next layers' routers look at this layer's input, and whom they name is read while nobody waits. A read that fails ends the sequences whose rows have
+//! chosen that expert, and no other ([`engine::executor::Executor::torn`]).
 //!
 //! On a device a slice is enqueued and the host waits for the one before it, so no more than two are ever queued there. A decode window of few rows is one **graph**: its launches are
 //! recorded once for each number of rows and length of context, both rounded up, and replayed. Which rows, positions and pages it is about the kernels read from tables
@@ -70,7 +81,7 @@
 //! - **Same tokens whatever the load.** A row's arithmetic depends on its own sequence and position only: not on the rows that share its window, the chunks of its
 //!   prompt, the number of workers or the instruction set; products have the same bits on a device. [`cpu::kernels`] defines the arithmetic of products, [`cpu::math`] that of rows,
 //!   [`cpu::attention`] and [`cpu::delta_net`] where sums are cut. Draws are a function of (seed, position).
-//! - **No copy of the weights** on the host. The CPU reads them where the file is mapped; a device gets the same bytes.
+//! - **No copy of the weights** on the host. The CPU reads them where the file is mapped; a device gets the same bytes. Only experts may be kept in slots instead, by `--ram`: then they are not read where they are mapped.
 //! - **No CUDA to build with, none needed to run.** Driver and compiler are looked for at run time; what is not there is an answer, not a crash.
 //! - **No lock and no await between schedule and emit**, and no allocation that grows with the model: buffers are made when the model is loaded.
 //! - **No waiting without a bound**: inbox, outboxes, queue, requests in flight, heads and bodies have limits, and exceeding one is an error with a number.
@@ -85,13 +96,14 @@
 //!
 //! **Request**: what a client sent. **Sequence**: its tokens, pages, recurrent state and sampler. **Slot**: a place for an active sequence. **Row**: one position of one sequence to be
 //! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Lane**: which of the two passes that may be under way. **Slice**: what a pass advances by, a layer as a rule.
-//! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **Resident**: in fast memory, of an expert. **Visit**: what one window wants of one layer's experts. **Hit, miss**: a row's choice that is resident, or is not. **TTFT**: time to first token. **ITL**: time between tokens.
+//! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **Resident**: in fast memory, of an expert. **Visit**: what one window wants of one layer's experts. **Slot of a tier**: a place for one expert. **Ticket**: a transfer under way. **Ahead**: brought before anybody wants it. **Guess** or **draft**: a token assumed before it is chosen; **accepted** if it is then chosen. **Hit, miss**: a row's choice that is resident, or is not. **TTFT**: time to first token. **ITL**: time between tokens.
 
 pub mod backend;
 pub mod cli;
 pub mod cpu;
 pub mod cuda;
 pub mod engine;
+pub mod estimate;
 pub mod expression;
 pub mod gguf;
 pub mod http;

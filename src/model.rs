@@ -1,24 +1,26 @@
 //! A model on a backend: embedding, a trunk of blocks, a head, and the caches they need.
 //!
 //! Families differ in how a block is composed (`pipelines/`); the trunk is a loop. Knows no sequences: what it computes is a window
-//! of rows, one layer at a time, as an [`Executor`].
+//! of rows, one layer at a time, as an [`Executor`]. A block that predicts further tokens stands beside the trunk.
 
-use std::sync::Arc;
+use std::{rc::Rc, sync::Arc};
 
 use crate::{
-    backend::{Backend, HeadNorm, Needs, Room},
-    engine::executor::{Capacity, Executor, Lane, Outcome, Progress, Slot, Span},
+    backend::{Backend, CUT_ROWS, HeadNorm, Needs, Room},
+    engine::executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span, Torn},
     gguf::Gguf,
     op::{Block, Hidden, Pass, norm::Norm, streams::ReadStreams},
 };
 
 pub mod family;
 pub mod loader;
+mod predictor;
 pub mod start;
 pub mod text;
 pub mod window;
 
 use loader::{LoadError, Loader};
+use predictor::{Prediction, Predictor};
 use window::{Rows, Window};
 
 /// What is particular about a family outside its layers.
@@ -32,7 +34,7 @@ pub struct Frame {
 
 /// What comes before the head.
 enum Last<B: Backend> {
-    Norm(Norm<B>),
+    Norm(Rc<Norm<B>>),
     Streams(ReadStreams<B>),
 }
 
@@ -47,26 +49,10 @@ pub struct Model<B: Backend> {
     embedding_scale: Option<f32>,
     /// Bound that logits approach.
     softcap: Option<f32>,
-    /// Multi-token prediction: loaded, so that a damaged file is refused, and ready for speculation.
+    /// Multi-token prediction. One block is all that is used: its output is fed back for further tokens.
     prediction: Vec<Prediction<B>>,
     needs: Needs,
     context: usize,
-}
-
-/// A block that predicts one more token (`nextn`).
-///
-/// **Source**: c = eh_proj \[rms(embed(x), enorm) ; rms(h, hnorm)\], one decoder block, `shared_head_norm`.
-pub struct Prediction<B: Backend> {
-    /// `{2 d, d}`, the embedding's half first.
-    pub projection: B::Matrix,
-    /// Norm of the embedding.
-    pub embedding_norm: Norm<B>,
-    /// Norm of the trunk's final hidden state.
-    pub hidden_norm: Norm<B>,
-    /// An ordinary decoder block.
-    pub block: Block<B>,
-    /// Norm before the shared head; the trunk's if the file has none.
-    pub head_norm: Option<Norm<B>>,
 }
 
 impl<B: Backend> Model<B> {
@@ -91,7 +77,7 @@ impl<B: Backend> Model<B> {
         let norm = if frame.streams {
             Last::Streams(ReadStreams::load(&mut from, "output_hc", false)?)
         } else {
-            Last::Norm(Norm::load(&mut from, "output_norm")?)
+            Last::Norm(Rc::new(Norm::load(&mut from, "output_norm")?))
         };
         let output = if from.has("output.weight") {
             from.reads_one_row("token_embd.weight"); // the head has a matrix of its own
@@ -99,14 +85,19 @@ impl<B: Backend> Model<B> {
         } else {
             None
         };
-        // blocks that predict from several streams are left unread
-        let predicting = if frame.streams { 0 } else { nextn };
-        let prediction = (layers..layers + predicting)
-            .map(|layer| {
-                from.enter(layer);
-                from.without_caches(|from| prediction(from, &format!("blk.{layer}"), &mut block))
-            })
-            .collect::<Result<_, _>>()?;
+        let prediction = match &norm {
+            Last::Norm(norm) => (layers..layers + nextn)
+                .map(|layer| {
+                    from.enter(layer);
+                    let runs = B::PREDICTS && layer == layers;
+                    from.beside_trunk(runs, |from| {
+                        Prediction::load(from, &format!("blk.{layer}"), norm, &mut block)
+                    })
+                })
+                .collect::<Result<_, _>>()?,
+            // blocks that predict from several streams are left unread
+            Last::Streams(_) => Vec::new(),
+        };
         let context = from.count("context_length")?;
         let softcap = from
             .float("final_logit_softcapping")?
@@ -171,30 +162,14 @@ impl<B: Backend> Model<B> {
         backend.head(window, norm, output, self.softcap)
     }
 
-    /// Blocks that predict further tokens.
-    pub fn prediction(&self) -> &[Prediction<B>] {
-        &self.prediction
+    /// Leaves out what predicts tokens: nobody will ask.
+    pub fn without_prediction(mut self) -> Self {
+        self.prediction.clear();
+        if std::mem::take(&mut self.needs.predicts) {
+            self.needs.attention.pop(); // its own keys and values
+        }
+        self
     }
-}
-
-fn prediction<B: Backend>(
-    from: &mut Loader<'_, B>,
-    at: &str,
-    block: &mut impl FnMut(&mut Loader<'_, B>, &str) -> Result<Block<B>, LoadError>,
-) -> Result<Prediction<B>, LoadError> {
-    let width = from.residual();
-    let head_norm = format!("{at}.nextn.shared_head_norm");
-    Ok(Prediction {
-        projection: from.matrix(&format!("{at}.nextn.eh_proj.weight"), 2 * width, width)?,
-        embedding_norm: Norm::load(from, &format!("{at}.nextn.enorm"))?,
-        hidden_norm: Norm::load(from, &format!("{at}.nextn.hnorm"))?,
-        block: block(from, at)?,
-        head_norm: if from.has(&format!("{head_norm}.weight")) {
-            Some(Norm::load(from, &head_norm)?)
-        } else {
-            None
-        },
-    })
 }
 
 /// A model with its caches: what the engine drives.
@@ -205,6 +180,7 @@ pub struct Runner<B: Backend> {
     context: usize,
     /// Each lane's window while no pass uses it, so that a pass allocates nothing.
     free: [Option<Window<B>>; Lane::COUNT],
+    predictor: Option<Predictor<B>>,
 }
 
 impl<B: Backend> Runner<B> {
@@ -230,6 +206,11 @@ impl<B: Backend> Runner<B> {
                 window(Lane::Decode, room.decode_rows)?,
                 window(Lane::Prompt, room.rows)?,
             ],
+            predictor: if B::PREDICTS && !model.prediction.is_empty() {
+                Some(Predictor::new(&mut backend, room.slots, room.rows)?)
+            } else {
+                None
+            },
             model,
             backend,
             room,
@@ -272,10 +253,15 @@ impl<B: Backend> Executor for Runner<B> {
             slices_ahead: B::SLICES_AHEAD,
             lanes_alike: B::LANES_ALIKE,
             candidates: B::CANDIDATES,
+            drafts: CUT_ROWS,
+            predicts: self.predictor.is_some(),
         }
     }
 
     fn reset(&mut self, slot: Slot) {
+        if let Some(predictor) = &mut self.predictor {
+            predictor.reset(slot);
+        }
         self.backend.reset(slot);
     }
 
@@ -315,6 +301,24 @@ impl<B: Backend> Executor for Runner<B> {
         })
     }
 
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        if let Some(predictor) = &mut self.predictor {
+            predictor.cut(slot, rows);
+        }
+        self.backend.cut(slot, rows);
+    }
+
+    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), B::Error> {
+        match &mut self.predictor {
+            Some(predictor) => predictor.predict(&mut self.backend, &self.model, step, guesses),
+            None => unreachable!("nobody predicts without a prediction block"),
+        }
+    }
+
+    fn torn(&mut self, window: &mut Window<B>) -> Option<Torn> {
+        self.backend.torn(window)
+    }
+
     fn withdraw(&mut self, window: &mut Window<B>, slot: Slot) {
         let count = window.rows.count();
         if let Some(gone) = window.rows.remove(slot) {
@@ -331,6 +335,9 @@ impl<B: Backend> Executor for Runner<B> {
         if window.layer <= self.model.trunk.len() {
             self.backend.enter(&mut window)?;
             self.model.head(&mut self.backend, &mut window)?;
+        }
+        if let Some(predictor) = &mut self.predictor {
+            predictor.follow(&mut self.backend, &self.model, &window)?;
         }
         self.backend.settle(&window)?;
         self.abandon(window);

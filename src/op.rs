@@ -11,6 +11,8 @@
 //! }
 //! ```
 
+use std::rc::Rc;
+
 use crate::{backend::Backend, model::window::Window, stage::Then};
 
 pub mod attention;
@@ -54,8 +56,47 @@ impl<B: Backend, X: Op<B>, Y: Op<B, In = X::Out>> Op<B> for Then<X, Y> {
     }
 }
 
+/// The same weights in two chains.
+impl<B: Backend, O: Op<B>> Op<B> for Rc<O> {
+    type In = O::In;
+    type Out = O::Out;
+
+    fn enqueue(&self, pass: &mut Pass<'_, B>, input: O::In) -> Result<O::Out, B::Error> {
+        O::enqueue(self, pass, input)
+    }
+}
+
 /// A whole layer, its type erased: families differ inside, the trunk is a loop.
-pub type Block<B> = Box<dyn Op<B, In = Hidden, Out = Hidden>>;
+pub struct Block<B: Backend> {
+    whole: Box<dyn Op<B, In = Hidden, Out = Hidden>>,
+    remembers: Option<Box<dyn Op<B, In = Hidden, Out = Remembered>>>,
+}
+
+impl<B: Backend> Block<B> {
+    /// The same block, of which rows can also do no more than what `remembers` does: leave behind what later rows need of them.
+    pub fn remembering<O>(self, remembers: Layer<O>) -> Self
+    where
+        O: Op<B, In = Hidden, Out = Remembered> + 'static,
+    {
+        Self {
+            remembers: Some(Box::new(remembers.0)),
+            ..self
+        }
+    }
+
+    /// Puts the block on the backend.
+    pub fn enqueue(&self, pass: &mut Pass<'_, B>, input: Hidden) -> Result<Hidden, B::Error> {
+        self.whole.enqueue(pass, input)
+    }
+
+    /// Leaves behind what later rows need of these; all of the block where it knows no shorter way.
+    pub fn remember(&self, pass: &mut Pass<'_, B>, input: Hidden) -> Result<(), B::Error> {
+        match &self.remembers {
+            Some(remembers) => remembers.enqueue(pass, input).map(|Remembered(())| ()),
+            None => self.whole.enqueue(pass, input).map(|Hidden(())| ()),
+        }
+    }
+}
 
 /// A layer under construction.
 pub struct Layer<O>(pub O);
@@ -76,7 +117,10 @@ impl<O> Layer<O> {
     where
         O: Op<B, In = Hidden, Out = Hidden> + 'static,
     {
-        Box::new(self.0)
+        Block {
+            whole: Box::new(self.0),
+            remembers: None,
+        }
     }
 }
 
@@ -86,6 +130,8 @@ pub struct Hidden(pub(crate) ());
 pub struct Normed(pub(crate) ());
 /// `Act::Branch` holds what is to be added to the residual.
 pub struct Branch(pub(crate) ());
+/// The rows' keys and values are in the cache.
+pub struct Remembered(pub(crate) ());
 /// Every row's experts are chosen, and `Act::Normed` still holds their input.
 pub struct Routed(pub(crate) ());
 /// Every chosen expert's weights have a place to be read from.

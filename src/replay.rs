@@ -1,7 +1,8 @@
 //! Placement policies run over a recorded trace in simulated time: how often what rows want would be resident, and how fast decoding would be.
 //!
-//! A simulated machine holds `capacity` bytes of experts in fast memory and fetches every other one over a link, each once a window however many rows want it. Nothing is fetched
-//! ahead, and nothing overlaps: a window takes what its bytes take, from fast memory and over the link.
+//! For policies and bounds a machine holds `capacity` bytes of experts in fast memory and fetches every other one over a link, each once a window however many rows want it. Nothing is
+//! fetched ahead, and nothing overlaps: a window takes what its bytes take, from fast memory and over the link. Beside them stands what a server would do, [`simulation`]: its slots, its
+//! tickets, a link that brings one expert while another is computed, and what is fetched ahead.
 
 use std::path::Path;
 
@@ -9,19 +10,26 @@ use crate::{
     residency::{
         ExpertSizes, Residents,
         policy::{Frequency, Guard, Guarded, Lru, Policy},
+        predict::{DISTANCES, Hits, Predictor},
     },
-    trace::{Header, error::TraceError, reader::Ending, reader::Reader},
+    trace::{
+        Header,
+        error::TraceError,
+        reader::{Ending, Reader, Told},
+    },
 };
 
 pub mod capacity;
 mod oracle;
 pub mod report;
+mod simulation;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod visits;
 
 pub use capacity::{Capacity, CapacityError};
+pub use simulation::Simulated;
 pub use tally::{Speeds, Tally};
 pub use visits::Visits;
 
@@ -88,8 +96,11 @@ impl Replay {
             .iter()
             .map(|layer| layer.used)
             .collect();
-        while let Some(choices) = reader.next_choices()? {
-            visits.push(&choices, used[choices.layer], &sizes);
+        while let Some(told) = reader.next_told()? {
+            match told {
+                Told::Chosen(choices) => visits.push(&choices, used[choices.layer], &sizes),
+                Told::Ahead(ahead) => visits.say(&ahead),
+            }
         }
         Ok(Self {
             header: reader.header().clone(),
@@ -128,6 +139,7 @@ impl Replay {
                 };
                 tally.count(wanted, bytes, held);
             }
+            residents.begin();
             policy.visit(wanted, &mut residents);
         }
         tally
@@ -160,6 +172,24 @@ impl Replay {
     /// Rows of prompts, in the same way.
     pub fn prompt_tokens(&self) -> f64 {
         self.visits.prompt_rows() as f64 / self.sizes.layers() as f64
+    }
+
+    /// How often what routers named ahead was chosen, one layer ahead first.
+    pub fn lookahead(&self) -> [Hits; DISTANCES] {
+        let mut predictor = Predictor::new(self.header.layers.len());
+        self.visits.walk(|layer, ids, _, said| {
+            predictor.chosen(layer, ids, self.header.layers[layer].used);
+            for (layer, distance, ids) in said.filter(|(_, distance, _)| *distance <= DISTANCES) {
+                predictor.say(layer, distance, ids);
+            }
+        });
+        predictor.hits()
+    }
+
+    /// **Units**: tokens a second, of all streams together, as a server gives them that was simulated. Nothing if no row decodes.
+    pub fn simulated_tokens_per_second(&self, simulated: &Simulated) -> Option<f64> {
+        let (tokens, seconds) = (self.decode_tokens(), simulated.decode_time.as_secs_f64());
+        (tokens > 0.0 && seconds > 0.0).then(|| tokens / seconds)
     }
 
     /// **Units**: bytes. What a decoded token had to wait for over the link.

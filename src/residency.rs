@@ -1,10 +1,30 @@
-//! Which experts lie in fast memory: the books of it ([`Residents`]), and who comes and goes ([`policy`]).
+//! Which experts lie in fast memory: who comes and goes ([`policy`], with its books, [`Residents`]), in which slots they lie and what is under way
+//! ([`tier`]), how memory is cut into slots ([`slots`]), and who will be wanted next ([`predict`]).
 //!
-//! Knows experts by number and size, not by content: moving bytes is somebody else's work.
+//! Knows experts by number and size, not by content: moving bytes is a [`Mover`](tier::Mover)'s work. A tier serves any two memories, the faster of which has room for some
+//! experts only: a file's experts in host memory, or the host's in a device's. What a backend calls:
+//!
+//! | when | call | what comes of it |
+//! | --- | --- | --- |
+//! | the model is loaded | [`SlotPlan::new`](slots::SlotPlan::new), [`Tier::new`](tier::Tier::new) | slots, or the capacity that would do |
+//! | | [`Tier::fill`](tier::Tier::fill) | those that an earlier run used most are there |
+//! | the rows of a layer are routed | [`Tier::visit`](tier::Tier::visit) | tickets for who is missing, as far as there are slots |
+//! | before each batch of experts | [`Tier::take`](tier::Tier::take) | experts with their slots; those of the batch before are done, and their slots may be used again |
+//! | the next layers are predicted | [`Tier::look_ahead`](tier::Tier::look_ahead) | tickets, once nobody waits for the link |
+//! | it ends | [`Tier::ranked`](tier::Tier::ranked) | the profile for the next start |
+//!
+//! The mover is told `start` and asked what has `landed`; a device's would enqueue copies on a stream of its own, and tell of those whose events have come.
+
+use std::sync::Arc;
 
 use crate::backend::ExpertLayer;
 
+pub mod link;
 pub mod policy;
+pub mod predict;
+pub mod slots;
+pub mod split;
+pub mod tier;
 
 /// An expert of any layer: the layers' experts counted through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,22 +36,22 @@ pub struct ExpertSizes {
     /// `[layers]`: the layer's first expert.
     first: Vec<u32>,
     /// `[experts of all layers]`. **Units**: bytes.
-    bytes: Vec<u64>,
+    bytes: Arc<[u64]>,
 }
 
 impl ExpertSizes {
     /// The experts of these layers, in their order.
     pub fn new(layers: &[ExpertLayer]) -> Self {
-        let mut sizes = Self {
-            first: Vec::with_capacity(layers.len()),
-            bytes: Vec::new(),
-        };
+        let mut first = Vec::with_capacity(layers.len());
+        let mut bytes = Vec::new();
         for layer in layers {
-            sizes.first.push(sizes.bytes.len() as u32);
-            let end = sizes.bytes.len() + layer.experts;
-            sizes.bytes.resize(end, layer.expert_bytes);
+            first.push(bytes.len() as u32);
+            bytes.resize(bytes.len() + layer.experts, layer.expert_bytes);
         }
-        sizes
+        Self {
+            first,
+            bytes: bytes.into(),
+        }
     }
 
     /// Layers that have experts.
@@ -57,21 +77,25 @@ impl ExpertSizes {
 
 /// Who is resident. No more than the capacity, ever.
 #[derive(Clone, Debug)]
-pub struct Residents<'a> {
-    sizes: &'a ExpertSizes,
+pub struct Residents {
+    /// `[experts]`. **Units**: bytes.
+    sizes: Arc<[u64]>,
     here: Vec<bool>,
     used: u64,
     capacity: u64,
+    /// Who was let go since [`begin`](Self::begin).
+    evicted: Vec<ExpertId>,
 }
 
-impl<'a> Residents<'a> {
+impl Residents {
     /// Nobody yet, and room for `capacity` bytes.
-    pub fn new(sizes: &'a ExpertSizes, capacity: u64) -> Self {
+    pub fn new(sizes: &ExpertSizes, capacity: u64) -> Self {
         Self {
             here: vec![false; sizes.count()],
-            sizes,
+            sizes: sizes.bytes.clone(),
             used: 0,
             capacity,
+            evicted: Vec::new(),
         }
     }
 
@@ -82,7 +106,7 @@ impl<'a> Residents<'a> {
 
     /// Whether there is room for one more, or it is there already.
     pub fn fits(&self, expert: ExpertId) -> bool {
-        self.holds(expert) || self.sizes.bytes(expert) <= self.capacity - self.used
+        self.holds(expert) || self.sizes[expert.0 as usize] <= self.capacity - self.used
     }
 
     /// Lets an expert in; false if there is no room for it.
@@ -90,7 +114,7 @@ impl<'a> Residents<'a> {
         let fits = self.fits(expert);
         if fits && !self.holds(expert) {
             self.here[expert.0 as usize] = true;
-            self.used += self.sizes.bytes(expert);
+            self.used += self.sizes[expert.0 as usize];
         }
         fits
     }
@@ -98,8 +122,19 @@ impl<'a> Residents<'a> {
     /// Lets an expert go, if it is there.
     pub fn evict(&mut self, expert: ExpertId) {
         if std::mem::take(&mut self.here[expert.0 as usize]) {
-            self.used -= self.sizes.bytes(expert);
+            self.used -= self.sizes[expert.0 as usize];
+            self.evicted.push(expert);
         }
+    }
+
+    /// A visit begins: forgets who has been let go.
+    pub fn begin(&mut self) {
+        self.evicted.clear();
+    }
+
+    /// Who was let go since the visit began; some may be back.
+    pub fn evicted(&self) -> &[ExpertId] {
+        &self.evicted
     }
 
     /// **Units**: bytes. What those who are here take.

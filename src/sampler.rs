@@ -112,6 +112,11 @@ impl Sampler {
         Ok(weights.at(self.share(position), &mut scratch.sums))
     }
 
+    /// Whether chance decides.
+    pub fn is_sampled(&self) -> bool {
+        self.temperature > 0.0
+    }
+
     /// Takes note of the token that was chosen.
     pub fn accept(&mut self, token: Token) {
         self.history.accept(token);

@@ -5,6 +5,7 @@
 
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
+pub mod cache;
 pub mod cors;
 pub mod file;
 pub mod keys;
@@ -16,7 +17,7 @@ pub use server::ServerSettings;
 
 use cors::CorsError;
 use keys::KeyError;
-use written::{BackendWritten, KvWritten, ModelWritten};
+use written::{BackendWritten, KvWritten, ModelWritten, SwitchWritten};
 
 /// Sequences computed at once when nothing is said.
 pub const SLOTS_DEFAULT: usize = 4;
@@ -65,6 +66,17 @@ pub struct ModelSettings {
     pub engine: EngineSettings,
     /// Where to record which experts are chosen.
     pub trace: Option<PathBuf>,
+    /// How experts are kept in memory on the CPU; `None` leaves that to the system's page cache.
+    pub experts: Option<ExpertSettings>,
+}
+
+/// How experts are kept in memory, as checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpertSettings {
+    /// **Units**: bytes. What they may take.
+    pub ram: u64,
+    /// Where the profile of a run is kept for the next one; `None` is the user's cache directory.
+    pub profile: Option<PathBuf>,
 }
 
 /// Why settings cannot be used.
@@ -196,10 +208,15 @@ impl ModelSettings {
                     .transpose()?
                     .map(|ms| Duration::from_millis(ms as u64)),
                 queue: within("queue", written.queue.unwrap_or(defaults.queue), 1, 65_536)?,
+                drafts: written.drafts != Some(SwitchWritten::Off),
                 step_stats: written.step_stats,
                 ..defaults
             },
             trace: written.trace,
+            experts: written.ram.map(|ram| ExpertSettings {
+                ram: ram.as_u64(),
+                profile: written.expert_profile,
+            }),
         })
     }
 }

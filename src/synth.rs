@@ -8,7 +8,7 @@ mod blueprint;
 mod metadata;
 mod mix;
 mod plan;
-mod random;
+pub(crate) mod random;
 mod router;
 mod vocabulary;
 mod write;

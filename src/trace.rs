@@ -23,6 +23,7 @@
 //! | 1, window | a pass begins: varint spans, and for each varint slot and varint `2 rows + (1 if it decodes)` |
 //! | 2, window again | the same of a pass under way: at the beginning of a piece, or because rows have left it |
 //! | 3, layer | varint index into the header's layers; then the ids of the lane's rows, `[rows, used]` by rank, in as few bits each as the layer's experts need, the lowest first, padded to a byte |
+//! | 4, ahead | varint index of a layer, and varint how many layers before it the window has just been; then whom that layer's router names for the lane's rows, as in 3. Only of windows with rows that decode, behind the record of the layer where they were |
 //!
 //! So each piece can be read without the ones before it.
 
@@ -58,6 +59,7 @@ const PIECE_BYTES_MAX: usize = 8 << 20;
 const WINDOW: u8 = 1;
 const WINDOW_AGAIN: u8 = 2;
 const LAYER: u8 = 3;
+const AHEAD: u8 = 4;
 const LANE_BIT: u8 = 0x80;
 
 /// What a trace says about its model.

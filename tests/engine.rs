@@ -4,6 +4,8 @@
 
 #[path = "engine/cases.rs"]
 mod cases;
+#[path = "engine/drafts.rs"]
+mod drafts;
 #[path = "engine/fake.rs"]
 mod fake;
 #[path = "engine/gaps.rs"]

@@ -2,6 +2,8 @@
 
 #[path = "golden/bare.rs"]
 mod bare;
+#[path = "golden/drafts.rs"]
+mod drafts;
 #[path = "golden/families.rs"]
 mod families;
 #[path = "golden/follow.rs"]
@@ -12,6 +14,8 @@ mod load;
 mod reference;
 #[path = "golden/smollm2.rs"]
 mod smollm2;
+#[path = "golden/store.rs"]
+mod store;
 #[path = "golden/tales.rs"]
 mod tales;
 #[path = "golden/tiny.rs"]

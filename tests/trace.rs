@@ -33,6 +33,8 @@ impl Executor for Indifferent {
             slices_ahead: 0,
             lanes_alike: false,
             candidates: 0,
+            drafts: 0,
+            predicts: false,
         }
     }
 
@@ -89,6 +91,7 @@ fn a_request_leaves_a_trace_without_contents() {
             stop_tokens: [].into(),
             logprobs: None,
             deadline: None,
+            drafts: true,
         };
         let _tokens = handle.submit(request.clone()).unwrap();
         drop(handle.submit(request).unwrap());

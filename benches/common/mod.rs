@@ -16,7 +16,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use tidegate::{
     backend::Backend,
-    cpu::backend::{Cpu, CpuSettings},
+    cpu::{
+        backend::{Cpu, CpuSettings},
+        store::StoreSettings,
+    },
     cuda::{Cuda, Device, Launch},
     gguf::Gguf,
     model::window::Window,
@@ -55,6 +58,9 @@ pub(crate) struct Common {
     /// Worker threads of the CPU; the cores this process may use if absent.
     #[arg(long)]
     pub(crate) threads: Option<usize>,
+    /// Memory that experts may take on the CPU; left to the system if absent.
+    #[arg(long)]
+    pub(crate) ram: Option<ByteSize>,
     /// Prompt rows of a window; the backend's own number if absent.
     #[arg(long)]
     pub(crate) chunk_rows: Option<usize>,
@@ -228,12 +234,21 @@ impl Common {
                 };
                 measure.run(self, Cuda::new(device, settings))
             }
-            None => measure.run(
-                self,
-                Cpu::new(CpuSettings {
+            None => {
+                let cpu = Cpu::new(CpuSettings {
                     threads: self.threads,
-                }),
-            ),
+                });
+                let kept = self.ram.map(|ram| StoreSettings {
+                    ram: ram.as_u64(),
+                    lookahead: true,
+                    ..StoreSettings::default()
+                });
+                let cpu = match kept {
+                    None => cpu,
+                    Some(kept) => cpu.keeping(kept),
+                };
+                measure.run(self, cpu)
+            }
         }?;
         if !right {
             eprintln!("a check inside failed");

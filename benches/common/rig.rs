@@ -140,6 +140,7 @@ impl<B: Machine> Rig<B> {
                 pages: &pages,
                 logits: usize::from(last),
                 ask: Ask::Greedy,
+                drafts: 0,
             };
             self.window(Lane::Prompt, &[span], &mut next, |_| Ok(()))?;
             first += part.len();

@@ -1,5 +1,6 @@
 //! Shapes of the parts of a layer: checked numbers and closed choices, filled from a file's metadata.
 
+use super::CUT_ROWS;
 use crate::engine::executor::PAGE_TOKENS;
 
 /// How keys and values are stored.
@@ -164,15 +165,12 @@ pub enum OutGate {
 
 impl AttentionShape {
     /// Pages in which a slot keeps the keys and values of this layer where windows bring up to `rows` rows: as many as a sequence has if it sees all
-    /// of them, else a ring that its positions go round.
+    /// of them, else a ring that its positions go round. What a row replaces there nobody needs any more, not even after [`CUT_ROWS`] rows were taken back.
     pub fn ring_pages(&self, rows: usize) -> Option<usize> {
         self.window
             .map(|window| (window + rows + CUT_ROWS).div_ceil(PAGE_TOKENS) + 1)
     }
 }
-
-/// Rows that can be taken back after a window: what they replaced in a ring must not be needed any more.
-const CUT_ROWS: usize = 8;
 
 /// What becomes of a gate and an up projection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

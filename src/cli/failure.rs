@@ -5,9 +5,13 @@ use std::{io, path::PathBuf, process::ExitCode};
 use metrics_exporter_prometheus::BuildError as MetricsError;
 
 use crate::{
-    cpu::backend::Cpu,
+    cpu::{
+        backend::{Cpu, CpuError},
+        store::StoreError,
+    },
     cuda::{Cuda, CudaError},
     engine::{StartError, request::EngineError},
+    estimate::machine::MachineError,
     gguf::GgufError,
     model::{
         loader::LoadError,
@@ -107,6 +111,12 @@ pub(super) enum Failure {
         /// What is wrong with it.
         source: TraceError,
     },
+    /// A description of a machine cannot be used.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// Experts cannot be kept as asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// A capacity cannot be used.
     #[error(transparent)]
     Capacity(#[from] CapacityError),
@@ -152,8 +162,13 @@ impl Failure {
             Self::TraceFile { .. }
             | Self::TraceOnDevice { .. }
             | Self::Trace { .. }
+            | Self::Machine(_)
+            | Self::Store(StoreError::TooSmall(_))
             | Self::Capacity(_) => USAGE,
             Self::Start(StartError::Build(BuildError::Load(_)) | StartError::Settings(_)) => USAGE,
+            Self::Start(StartError::Build(BuildError::Allocate(CpuError::Store(
+                StoreError::TooSmall(_),
+            )))) => USAGE,
             Self::Synth(
                 SynthError::Model { .. } | SynthError::Mix { .. } | SynthError::Layers { .. },
             ) => USAGE,
@@ -186,6 +201,9 @@ impl Failure {
                 "`tidegate inspect FILE` shows what a file holds; a download may be incomplete."
                     .into(),
             ),
+            Self::Start(StartError::Build(BuildError::Allocate(CpuError::Store(
+                StoreError::TooSmall(_),
+            )))) => Some("`tidegate plan FILE --ram SIZE` shows what takes how much.".into()),
             Self::Start(StartError::Build(BuildError::Allocate(_))) => {
                 Some("Fewer --slots, a smaller --ctx or --kv q8_0 need less.".into())
             }

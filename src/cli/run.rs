@@ -138,6 +138,7 @@ pub(super) async fn answer(
         ignore_eos: options.ignore_eos,
         logprobs: None,
         deadline: None,
+        drafts: true,
     };
     let read = expression::read(
         text.tokenizer.clone(),

@@ -6,12 +6,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{failure::Failure, source::Source};
 use crate::{
-    cpu::backend::{Cpu, CpuSettings},
+    cpu::{
+        backend::{Cpu, CpuSettings},
+        store::StoreSettings,
+    },
     cuda::{Cuda, Device},
     engine::{Handle, Stopper},
     gguf::Gguf,
     model::{start, text::ModelText},
-    settings::{BackendChoice, ModelSettings},
+    settings::{BackendChoice, ModelSettings, cache::cache_directory},
     trace::recorder::Recorder,
 };
 
@@ -72,11 +75,37 @@ fn engine(
     }
     let cpu = cpu(settings);
     let recorder = recorder(id, settings)?;
-    let backend = move || match recorder {
-        None => Cpu::new(cpu),
-        Some(recorder) => Cpu::new(cpu).traced(recorder),
+    let store = store(id, settings);
+    let backend = move || {
+        let cpu = Cpu::new(cpu);
+        let cpu = match store {
+            None => cpu,
+            Some(store) => cpu.keeping(store),
+        };
+        match recorder {
+            None => cpu,
+            Some(recorder) => cpu.traced(recorder),
+        }
     };
     Ok(start::start(file.clone(), backend, settings)?)
+}
+
+/// How experts are kept, if not where the file is mapped.
+pub(super) fn store(id: &str, settings: &ModelSettings) -> Option<StoreSettings> {
+    let experts = settings.experts.as_ref()?;
+    let kept = || {
+        Some(
+            cache_directory("experts")?
+                .join(id)
+                .with_added_extension("json"),
+        )
+    };
+    Some(StoreSettings {
+        ram: experts.ram,
+        lookahead: true,
+        profile: experts.profile.clone().or_else(kept),
+        ..StoreSettings::default()
+    })
 }
 
 fn recorder(id: &str, settings: &ModelSettings) -> Result<Option<Recorder>, Failure> {

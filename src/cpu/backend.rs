@@ -11,33 +11,38 @@ use super::{
     kernels::{ActKind, Acts, KernelScratch},
     math,
     pool::Pool,
+    store::{Parts, ReadError, Store, StoreError, StoreSettings, slot_layers},
     table::{Table, TableStats, Tables},
 };
 use crate::{
     backend::{
-        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HeadNorm,
-        MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HIDDEN_ROWS,
+        HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
-    engine::executor::Slot,
+    engine::executor::{Slot, Torn},
     gguf::Gguf,
     ledger::{Place, scratch_row_bytes},
-    model::window::{Rows, Window},
+    model::window::{RowSpan, Rows, Window},
     quant,
+    residency::{slots::SlotPlan, tier::Counts},
     trace::recorder::Recorder,
 };
 
 mod bandwidth;
 mod error;
 mod experts;
+mod lookahead;
 mod mixers;
 mod ngram;
 mod products;
+mod speeds;
 mod streams;
 mod weights;
 
 pub use error::CpuError;
 use experts::ExpertScratch;
+use lookahead::Lookahead;
 use mixers::Caches;
 use ngram::Ngrams;
 pub use weights::{Experts, Matrix};
@@ -70,11 +75,28 @@ pub struct Cpu {
     vocab: usize,
     /// `[logits_rows, vocab] f32`
     logits: Vec<f32>,
+    /// Final hidden states `[slots, HIDDEN_ROWS, width] f32`, position `p` in row `p mod HIDDEN_ROWS`; empty if nothing is predicted.
+    hidden: Vec<f32>,
     moved_bytes: u64,
     /// Windows still to come before the file counts as being in memory.
     cold_windows: u32,
     /// Where choices of experts are recorded, if they are.
     trace: Option<Box<Recorder>>,
+    lookahead: Lookahead,
+    /// How experts are to be kept in memory of their own, and what is told of them until there is a store.
+    keeping: Option<(StoreSettings, Parts)>,
+    store: Option<Box<Store>>,
+    torn: TornRows,
+    /// `[rows]` of the window at hand: whether they are a stream's next tokens. Short if nobody asks.
+    decoding: Vec<bool>,
+}
+
+/// Rows of the slice at hand that could not be computed.
+#[derive(Default)]
+struct TornRows {
+    rows: Vec<u32>,
+    /// Of the last one.
+    why: Option<ReadError>,
 }
 
 /// In the first windows (the warm-up generation) experts are fetched from disk in one piece each, which is several times faster than by
@@ -83,6 +105,26 @@ const COLD_WINDOWS: u32 = 2;
 
 /// Below this much work (multiply-adds or values) a region costs more than it saves.
 const INLINE: usize = 16 * 1024;
+
+/// Numbers that final hidden states take.
+fn hidden_len(needs: &Needs, room: &Room) -> usize {
+    usize::from(needs.predicts) * room.slots * HIDDEN_ROWS * needs.residual
+}
+
+/// The row in which a position's hidden state is kept.
+fn hidden_at(slot: Slot, position: usize) -> usize {
+    slot.0 as usize * HIDDEN_ROWS + position % HIDDEN_ROWS
+}
+
+/// Slot and position of every row.
+fn places(rows: &Rows) -> impl Iterator<Item = (Slot, usize)> + '_ {
+    let spans = rows.spans().iter();
+    spans.flat_map(|span| {
+        (span.first..)
+            .take(span.rows.len())
+            .map(|at| (span.slot, at))
+    })
+}
 
 /// Named buffers, `[rows, width] f32` each.
 #[derive(Default)]
@@ -148,10 +190,47 @@ impl Cpu {
             tables: Tables::default(),
             vocab: 0,
             logits: Vec::new(),
+            hidden: Vec::new(),
             moved_bytes: 0,
             cold_windows: COLD_WINDOWS,
             trace: None,
+            lookahead: Lookahead::default(),
+            keeping: None,
+            store: None,
+            torn: TornRows::default(),
+            decoding: Vec::new(),
         }
+    }
+
+    /// Keeps experts in memory of their own and reads those that are missing, instead of leaving both to the system's page cache.
+    pub fn keeping(mut self, settings: StoreSettings) -> Self {
+        self.keeping = Some((settings, Parts::default()));
+        self
+    }
+
+    /// What a simulated device has taken so far, if experts are kept on one.
+    pub fn simulated_time(&mut self) -> Option<Duration> {
+        self.store.as_mut()?.simulated_time()
+    }
+
+    /// How `ram` bytes would be cut into slots for a model that this backend was told of; nothing if it has no experts, or none are to be kept.
+    ///
+    /// **Errors**: [`StoreError::TooSmall`].
+    pub fn slot_plan(&self, needs: &Needs, ram: u64) -> Result<Option<SlotPlan>, StoreError> {
+        let Some((_, parts)) = self
+            .keeping
+            .as_ref()
+            .filter(|_| !needs.expert_layers.is_empty())
+        else {
+            return Ok(None);
+        };
+        let layers = slot_layers(&needs.expert_layers, parts);
+        Ok(Some(SlotPlan::new(&layers, ram)?))
+    }
+
+    /// What the store has found and read so far, if experts are kept in one.
+    pub fn store_counts(&self) -> Option<Counts> {
+        Some(self.store.as_ref()?.tier().counts())
     }
 
     /// Records which experts are chosen, from the first window to the end.
@@ -169,11 +248,6 @@ impl Cpu {
     /// and values (once a sequence).
     pub fn moved_bytes(&self) -> u64 {
         self.moved_bytes
-    }
-
-    /// Bytes a second that the workers together read from memory, measured now.
-    pub fn read_bandwidth(&self) -> f64 {
-        bandwidth::measure(&self.pool)
     }
 
     /// What reading rows of a table has been like, where the model has one.
@@ -207,6 +281,21 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// Takes note of which rows streams wait for: those of sequences that ask for the logits of all their rows.
+    fn note_decoding(&mut self, rows: &Rows) {
+        self.decoding.clear();
+        self.decoding.resize(rows.count(), false);
+        for span in rows.spans() {
+            let before = |end: usize| rows.logits().partition_point(|row| (*row as usize) < end);
+            let asked = before(span.rows.end) - before(span.rows.start);
+            if asked == span.rows.len() && span.first > 0 {
+                self.decoding[span.rows.clone()].fill(true);
+            }
+        }
+    }
+}
+
 impl Backend for Cpu {
     const NAME: &'static str = "cpu";
     /// Larger chunks read prompts no faster: products are bound by arithmetic from here on.
@@ -216,6 +305,7 @@ impl Backend for Cpu {
     const SPARE_ROWS: usize = usize::MAX;
     const SLICES_AHEAD: usize = 0;
     const LANES_ALIKE: bool = true;
+    const PREDICTS: bool = true;
 
     type Error = CpuError;
     type Matrix = Matrix;
@@ -270,7 +360,26 @@ impl Backend for Cpu {
     }
 
     fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, CpuError> {
-        Ok(Experts::new(file.clone(), source))
+        let home = match &mut self.keeping {
+            Some((_, parts)) => parts.add(file, &source),
+            None => None,
+        };
+        Ok(Experts::new(file.clone(), source, home))
+    }
+
+    fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
+        let why = self.torn.why.take()?.to_string();
+        let rows = std::mem::take(&mut self.torn.rows);
+        let spans = window.rows().spans().iter();
+        let hit = |span: &&RowSpan| rows.iter().any(|row| span.rows.contains(&(*row as usize)));
+        Some(Torn {
+            slots: spans.filter(hit).map(|span| span.slot).collect(),
+            why,
+        })
+    }
+
+    fn router(&mut self, layer: usize, router: &Matrix, weights: &RouteWeights<Self>) {
+        self.lookahead.add(layer, router.clone(), weights.clone());
     }
 
     fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CpuError> {
@@ -289,8 +398,14 @@ impl Backend for Cpu {
         self.row_numbers = (0..(room.rows * needs.experts_used.max(1)) as u32).collect();
         self.experts = ExpertScratch::new(needs, room.rows, self.pool.workers());
         self.logits = vec![0.0; room.logits_rows * needs.vocab];
+        self.hidden = vec![0.0; hidden_len(needs, room)];
         if let Some(trace) = &mut self.trace {
             trace.describe(needs);
+        }
+        if let Some((settings, parts)) = self.keeping.take() {
+            let store =
+                Store::new(&needs.expert_layers, parts, &settings).map_err(CpuError::Store)?;
+            self.store = store.map(Box::new);
         }
         // the computing thread is worker 0; where it may not be bound it runs where it is
         let _ = self.pool.pin_caller();
@@ -305,6 +420,9 @@ impl Backend for Cpu {
         if let Some(trace) = &mut self.trace {
             trace.enter(window.lane(), window.layer, window.rows());
         }
+        if self.store.is_some() || self.trace.is_some() {
+            self.note_decoding(window.rows());
+        }
         Ok(())
     }
 
@@ -313,7 +431,10 @@ impl Backend for Cpu {
 
     fn scratch_bytes(needs: &Needs, room: &Room) -> u64 {
         let residual = 4 * (needs.residual * (1 + needs.more_streams)) as u64;
-        scratch_row_bytes(needs) * room.rows as u64 + residual * room.decode_rows as u64
+        let hidden = size_of::<f32>() * hidden_len(needs, room);
+        scratch_row_bytes(needs) * room.rows as u64
+            + residual * room.decode_rows as u64
+            + hidden as u64
     }
 
     fn page_bytes(kv: &KvShape, kind: KvType) -> usize {
@@ -331,6 +452,10 @@ impl Backend for Cpu {
 
     fn reset(&mut self, slot: Slot) {
         self.caches.reset(slot);
+    }
+
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        self.caches.cut(slot, rows);
     }
 
     fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), CpuError> {
@@ -428,6 +553,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn remember(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) -> Result<(), CpuError> {
+        self.append_keys(rows, weights);
+        Ok(())
+    }
+
     fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), CpuError> {
         self.gated_delta(rows, weights);
         Ok(())
@@ -517,6 +647,57 @@ impl Backend for Cpu {
             });
         }
         self.logits = logits;
+        Ok(())
+    }
+
+    fn keep(
+        &mut self,
+        window: &Window<Self>,
+        rows: Range<usize>,
+        ahead: usize,
+        norm: &Vec<f32>,
+        eps: f32,
+    ) -> Result<(), CpuError> {
+        for (row, (slot, position)) in places(window.rows()).enumerate() {
+            if rows.contains(&row) {
+                let from = &window.residual()[row * self.width..][..self.width];
+                let at = hidden_at(slot, position + ahead) * self.width;
+                let to = &mut self.hidden[at..at + self.width];
+                math::rms_norm_into(self.isa, from, norm, eps, to);
+            }
+        }
+        Ok(())
+    }
+
+    fn pair(
+        &mut self,
+        window: &Window<Self>,
+        table: &Matrix,
+        [embedding_norm, hidden_norm]: [&Vec<f32>; 2],
+        eps: f32,
+    ) -> Result<(), CpuError> {
+        let (isa, width) = (self.isa, self.width);
+        let rows = window.rows();
+        let out = self.acts.rows_mut(Act::Paired, rows.count(), 2 * width);
+        for ((out, token), (slot, position)) in out
+            .chunks_exact_mut(2 * width)
+            .zip(rows.tokens())
+            .zip(places(rows))
+        {
+            let (embedding, hidden) = out.split_at_mut(width);
+            quant::dequantise(table.ty(), table.row(*token as usize), embedding)
+                .expect("a row of the table has the residual's width");
+            math::rms_norm(isa, embedding, embedding_norm, eps);
+            let kept = &self.hidden[hidden_at(slot, position) * width..][..width];
+            math::rms_norm_into(isa, kept, hidden_norm, eps, hidden);
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+        let (rows, residual) = window.parts_mut();
+        let branch = self.acts.rows(Act::Branch, rows.count(), self.width);
+        residual[..branch.len()].copy_from_slice(branch);
         Ok(())
     }
 

@@ -43,8 +43,7 @@ pub const BLOCK_ROWS: usize = PAGE_TOKENS;
 /// Inputs that the convolution sees, the row's own included.
 pub const TAPS: usize = 4;
 
-/// The most rows that can be taken back after a window.
-pub const CUT_ROWS: usize = 8;
+pub use crate::backend::CUT_ROWS;
 
 /// The dimensions of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -228,7 +228,7 @@ const REFUSED: &str = "refused when the kernels were loaded";
 impl Backend for Cuda {
     const NAME: &'static str = "cuda";
     const GAP_MAX: Duration = Duration::from_millis(30);
-    const CHUNK_ROWS: usize = 2048;
+    const CHUNK_ROWS: usize = 4096;
     const SPARE_ROWS: usize = 8;
     const SLICES_AHEAD: usize = 1;
     const LANES_ALIKE: bool = false;
@@ -325,6 +325,10 @@ impl Backend for Cuda {
 
     fn reset(&mut self, _slot: Slot) {
         // a sequence that begins at position 0 reads no state
+    }
+
+    fn cut(&mut self, _slot: Slot, _rows: usize) {
+        // rows are taken back by giving their positions again
     }
 
     fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), CudaError> {

@@ -26,6 +26,7 @@ use super::{
     error::{CudaError, During},
     sources::{HEADERS, Source},
 };
+use crate::settings::cache::cache_directory;
 
 /// A source and the macros it is compiled with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,11 +127,7 @@ impl Drop for Module {
 
 /// Where compiled kernels are kept when nothing is said: the user's cache directory.
 pub fn default_cache() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
-    Some(base.join("tidegate").join("kernels"))
+    cache_directory("kernels")
 }
 
 /// Compiles what is not in the cache, on all cores, and loads everything. What is in the cache and cannot be loaded is compiled once more.

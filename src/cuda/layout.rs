@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Act, Needs, Room,
+        Act, CUT_ROWS, Needs, Room,
         shape::{DeltaShape, KvShape, KvType},
     },
     engine::executor::PAGE_TOKENS,
@@ -20,8 +20,6 @@ pub(super) const SPLIT: usize = 128;
 pub(super) const CANDIDATES: usize = 256;
 /// Rows of a span that `delta_step` takes: `SHORT_ROWS` of `kernels/delta.cuh`.
 pub(super) const SHORT_ROWS: usize = FEW_ROWS;
-/// Rows that can be taken back: `CUT_ROWS` of `kernels/delta.cuh`.
-const CUT_ROWS: usize = 8;
 
 /// **Units**: bytes. One page of one attention layer, as `kernels/kv.cuh` lays it out.
 pub(super) fn page_bytes(kv: &KvShape, kind: KvType) -> usize {

@@ -5,12 +5,13 @@
 use std::time::{Duration, Instant};
 
 use super::{
+    drafts::{Source, Terms},
     event::Admission,
-    executor::{Ask, Lane, Outcome, PageId, Slot, Span},
+    executor::{Ask, Guess, Lane, Outcome, PageId, Slot, Span},
     meters::Meters,
     request::{EngineError, FinishReason, Logprobs, Timings, Token},
     schedule::Demand,
-    sequence::{Phase, Want},
+    sequence::{Accepted, Phase, Want},
     stats::SlotStats,
 };
 use crate::sampler::{self, Scratch};
@@ -19,6 +20,15 @@ use crate::sampler::{self, Scratch};
 pub(super) struct Choice {
     pub(super) token: Token,
     pub(super) logprobs: Option<Logprobs>,
+    pub(super) accepted: Accepted,
+}
+
+/// What became of a sequence's guesses in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verified {
+    pub(super) source: Source,
+    pub(super) drafts: usize,
+    pub(super) accepted: usize,
 }
 
 /// How a sequence leaves its slot.
@@ -37,6 +47,7 @@ impl Ending {
             Self::Finished(FinishReason::Stop) => "stop",
             Self::Finished(FinishReason::Length) => "length",
             Self::Failed(EngineError::NotFinite { .. }) => "not_finite",
+            Self::Failed(EngineError::Unreadable { .. }) => "unreadable",
             Self::Failed(EngineError::DeadlineExceeded { .. }) => "late",
             Self::Failed(EngineError::ReaderIdle { .. }) => "idle",
             Self::Failed(_) => "failed",
@@ -75,6 +86,8 @@ pub(super) struct Active {
     pub(super) request: Box<Admission>,
     pub(super) slot: Slot,
     pub(super) pages: Vec<PageId>,
+    /// Tokens that are to be predicted before its next window.
+    predictions: usize,
     /// Whether its rows are under way on the prompt lane.
     pub(super) reading: bool,
     /// When it last had a share of a window, as [`Demand::served`] counts.
@@ -101,6 +114,7 @@ impl Active {
             request,
             slot,
             pages,
+            predictions: 0,
             reading: false,
             served: 0,
             admitted: now,
@@ -113,9 +127,18 @@ impl Active {
         }
     }
 
+    /// Whether it has a row to decode, and a reader with room for the token.
+    pub(super) fn decodes(&self) -> bool {
+        self.request.sequence.phase() == Phase::Decode && self.request.outbox.credit() > 0
+    }
+
     /// What it wants of the next window, if its reader has room for what that can produce.
-    pub(super) fn demand(&mut self, now: Instant) -> Demand {
-        let want = self.request.sequence.want(self.request.outbox.credit());
+    pub(super) fn demand(&mut self, now: Instant, terms: &Terms<'_>) -> Demand {
+        self.guess(terms);
+        let mut want = self.request.sequence.want(self.request.outbox.credit());
+        if let Want::Decode { rows } = &mut want {
+            *rows += self.predictions;
+        }
         let parked = (want == Want::Nothing).then_some(self.parked.unwrap_or(now));
         if parked.or(self.parked).is_some() {
             self.since = now; // until now it has waited for its reader, not for rows
@@ -129,6 +152,65 @@ impl Active {
             first: self.request.sequence.computed(),
             want,
         }
+    }
+
+    /// Guesses its next tokens, if that pays.
+    fn guess(&mut self, terms: &Terms<'_>) {
+        let Admission {
+            sequence,
+            drafts: Some(drafts),
+            outbox,
+            ..
+        } = &mut *self.request
+        else {
+            return;
+        };
+        sequence.guess_nothing();
+        self.predictions = 0;
+        if sequence.phase() == Phase::Decode {
+            let most = sequence.drafts_max(outbox.credit());
+            let plan = drafts.plan(sequence.known(), most, terms);
+            match plan.source {
+                Source::Lookup => sequence.guess_again(plan.from, plan.depth),
+                Source::Prediction => self.predictions = plan.depth,
+            }
+        }
+    }
+
+    /// Whether its next token but `step` is to be predicted, those before it being guessed.
+    pub(super) fn predicts(&self, step: usize) -> bool {
+        step < self.predictions && step == self.drafts()
+    }
+
+    /// Its last token or guess, whose successor is to be predicted.
+    pub(super) fn ahead(&self, candidates: usize) -> Guess<'_> {
+        Guess {
+            slot: self.slot,
+            token: self.request.sequence.last(),
+            pages: &self.pages,
+            ask: self.request.sampler.ask(candidates),
+        }
+    }
+
+    /// Guesses one more token, as it would be chosen if the prediction were the model's own: with the noise of its position. False if that needs the
+    /// prediction's logits.
+    pub(super) fn guess_by(&mut self, outcome: Outcome<'_>, scratch: &mut Scratch) -> bool {
+        let sequence = &mut self.request.sequence;
+        let position = (sequence.next_position() + sequence.drafts()) as u64;
+        let sampler = &self.request.sampler;
+        let token = match outcome {
+            Outcome::NotFinite => None,
+            Outcome::Logits(row) => sampler.choose(row, position, scratch).ok(),
+            Outcome::Greedy(token) => Some(token),
+            Outcome::Candidates(of) => match sampler.choose_among(&of, position, scratch) {
+                None => return false,
+                token => token,
+            },
+        };
+        if let Some(token) = token {
+            sequence.guess(token);
+        }
+        true
     }
 
     /// Whether it waits for its reader.
@@ -172,6 +254,7 @@ impl Active {
             tokens: rows.tokens,
             pages: &self.pages,
             logits: rows.logits,
+            drafts: self.request.sequence.drafts(),
             ask: match self.request.logprobs {
                 Some(_) => Ask::Logits,
                 None => self.request.sampler.ask(candidates),
@@ -179,9 +262,14 @@ impl Active {
         }
     }
 
-    /// Whether a token is to be chosen after its next `rows` rows.
-    pub(super) fn asks(&self, rows: usize) -> bool {
-        self.request.sequence.rows(rows).logits > 0
+    /// After how many of its next `rows` rows a token may have to be chosen.
+    pub(super) fn asks(&self, rows: usize) -> usize {
+        self.request.sequence.rows(rows).logits
+    }
+
+    /// Guesses behind its last token.
+    pub(super) fn drafts(&self) -> usize {
+        self.request.sequence.drafts()
     }
 
     /// Prompt rows among its next `rows` rows.
@@ -210,9 +298,9 @@ impl Active {
         self.request.sequence.advance(rows);
     }
 
-    /// Chooses the next token by what became of the last row. None if that needs its logits.
+    /// Chooses and accepts the next token by what became of the last known token's row. None if that needs its logits.
     pub(super) fn choose(
-        &self,
+        &mut self,
         outcome: Outcome<'_>,
         scratch: &mut Scratch,
     ) -> Option<Result<Choice, EngineError>> {
@@ -225,24 +313,42 @@ impl Active {
             Outcome::Greedy(token) => Ok(token),
             Outcome::Candidates(of) => Ok(sampler.choose_among(&of, position as u64, scratch)?),
         };
-        let choice = token.map(|token| Choice {
-            token,
-            logprobs: match (self.request.logprobs, outcome) {
-                (Some(top), Outcome::Logits(row)) => {
-                    Some(sampler::logprobs(row, token, top, scratch))
-                }
-                _ => None,
-            },
+        let request = &mut self.request;
+        let choice = token.map(|token| {
+            request.sampler.accept(token);
+            Choice {
+                token,
+                logprobs: match (request.logprobs, outcome) {
+                    (Some(top), Outcome::Logits(row)) => {
+                        Some(sampler::logprobs(row, token, top, scratch))
+                    }
+                    _ => None,
+                },
+                accepted: request.sequence.accept(token),
+            }
         });
         Some(choice.map_err(|sampler::NotFinite| EngineError::NotFinite {
             position: position - 1,
         }))
     }
 
-    /// Accepts a choice, emits it, and says whether it was the last.
+    /// Takes note of how a window's guesses turned out, which began behind the token at position `at - 1`.
+    pub(super) fn verify(&mut self, at: usize, drafts: usize, accepted: usize) -> Verified {
+        let request = &mut *self.request;
+        let mut source = Source::Lookup;
+        if let Some(of) = &mut request.drafts {
+            source = of.source();
+            of.verify(request.sequence.known(), at, drafts, accepted);
+        }
+        Verified {
+            source,
+            drafts,
+            accepted,
+        }
+    }
+
+    /// Emits a choice, and says whether it was the last.
     pub(super) fn emit(&mut self, choice: Choice, now: Instant, meters: &Meters) -> Option<Ending> {
-        let accepted = self.request.sequence.accept(choice.token);
-        self.request.sampler.accept(choice.token);
         match self.last_token.replace(now) {
             Some(last) => meters.itl.record(now - last),
             None => {
@@ -250,10 +356,10 @@ impl Active {
                 meters.ttft.record(now - self.request.submitted);
             }
         }
-        if accepted.emit {
+        if choice.accepted.emit {
             self.request.outbox.token(choice.token, choice.logprobs);
         }
-        accepted.end.map(Ending::Finished)
+        choice.accepted.end.map(Ending::Finished)
     }
 
     /// Tells trace and reader how it ended. Everything it held must have been given back before.
@@ -271,6 +377,8 @@ impl Active {
             prompt_tokens: sequence.prompt_tokens(),
             computed: sequence.computed(),
             generated: sequence.generated(),
+            drafted: self.request.drafts.as_ref().map_or(0, |of| of.verified),
+            accepted: self.request.drafts.as_ref().map_or(0, |of| of.accepted),
             decode: self.timings().decode,
             worst_gap: self.worst_gap,
             parked: self.is_parked(),
@@ -289,6 +397,8 @@ impl Active {
             decode: between(self.first_token, self.last_token),
             prompt_tokens: sequence.prompt_tokens(),
             generated_tokens: sequence.generated(),
+            drafted_tokens: self.request.drafts.as_ref().map_or(0, |of| of.verified),
+            accepted_tokens: self.request.drafts.as_ref().map_or(0, |of| of.accepted),
         }
     }
 }

@@ -21,10 +21,14 @@ impl<E: Executor> Engine<E> {
             && let Some(pages) = self
                 .pages
                 .reserve(PagePool::needed(request.sequence.positions_max()))
-            && let Some(request) = self.waiting.pop_front()
+            && let Some(mut request) = self.waiting.pop_front()
         {
             let id = Slot(slot as u32);
             self.executor.reset(id);
+            let sampled = request.sampler.is_sampled();
+            if let Some(drafts) = &mut request.drafts {
+                drafts.take_over(self.experience.of(sampled));
+            }
             tell_place(&request, 0);
             let active = Active::new(request, id, pages, self.executor.now());
             self.board.slot(active.stats());
@@ -82,6 +86,10 @@ impl<E: Executor> Engine<E> {
             return;
         };
         self.pages.release(mem::take(&mut active.pages));
+        if let Some(drafts) = &active.request.drafts {
+            let sampled = active.request.sampler.is_sampled();
+            self.experience.note(sampled, drafts.rates());
+        }
         self.board.note_hold(active.held(self.executor.now()));
         self.board.slot_free(slot);
         self.board.leave();

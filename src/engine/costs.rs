@@ -6,10 +6,11 @@
 
 mod attention;
 mod curve;
+mod decode;
 
 use std::time::Duration;
 
-use self::{attention::Attention, curve::Curve};
+use self::{attention::Attention, curve::Curve, decode::Decode};
 
 /// What is to be computed, as far as it decides how long that takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +52,11 @@ pub struct Costs {
     /// Without attention.
     windows: Curve,
     attention: Attention,
+    /// Without attention.
+    decode: Decode,
+    /// **Units**: seconds. What predicting a token takes, and how many measurements that rests on.
+    prediction: f64,
+    predictions: f64,
 }
 
 impl Default for Costs {
@@ -59,6 +65,9 @@ impl Default for Costs {
             slices: Curve::new(SLICE_MEMORY),
             windows: Curve::new(WINDOW_MEMORY),
             attention: Attention::default(),
+            decode: Decode::default(),
+            prediction: 0.0,
+            predictions: 0.0,
         }
     }
 }
@@ -74,6 +83,36 @@ impl Costs {
         self.attention.note(load, took);
         let rest = took.saturating_sub(self.attention.takes(load));
         self.windows.note(load.rows, rest);
+    }
+
+    /// A window of decode rows alone took so long.
+    pub fn note_decode(&mut self, load: Load, took: Duration) {
+        let rest = took.saturating_sub(self.attention.takes(load));
+        self.decode.note(load.rows, rest.as_secs_f64());
+    }
+
+    /// **Units**: seconds. What a window of so many decode rows takes on average, without attention; `None` before the first.
+    pub fn decode(&self, rows: usize) -> Option<f64> {
+        self.decode.expect(rows)
+    }
+
+    /// **Units**: seconds. What attending takes.
+    pub fn attention(&self, load: Load) -> f64 {
+        self.attention.takes(load).as_secs_f64()
+    }
+
+    /// Predicting so many tokens took so long.
+    pub fn note_prediction(&mut self, tokens: usize, took: Duration) {
+        let each = took.as_secs_f64() / tokens.max(1) as f64;
+        self.predictions = (self.predictions + 1.0).min(16.0);
+        let hiccup = self.predictions > 4.0 && each > 2.0 * self.prediction;
+        let each = if hiccup { 2.0 * self.prediction } else { each };
+        self.prediction += (each - self.prediction) / self.predictions;
+    }
+
+    /// **Units**: seconds. What predicting a token takes on average; 0 before the first.
+    pub fn prediction(&self) -> f64 {
+        self.prediction
     }
 
     /// What a slice will take, or a bound for it.

@@ -15,7 +15,7 @@ use std::{
 use tokio::sync::watch;
 use tracing::Span;
 
-use super::{outbox::Outbox, sequence::Sequence};
+use super::{drafts::Drafts, outbox::Outbox, sequence::Sequence};
 use crate::sampler::Sampler;
 
 /// Everything that may reach the engine thread from outside.
@@ -36,6 +36,8 @@ pub(super) struct Admission {
     pub(super) sequence: Sequence,
     /// How tokens are chosen.
     pub(super) sampler: Sampler,
+    /// What its next tokens are guessed from, if they are.
+    pub(super) drafts: Option<Drafts>,
     /// Log-probabilities wanted per token.
     pub(super) logprobs: Option<usize>,
     /// Where tokens go.

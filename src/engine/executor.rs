@@ -84,6 +84,8 @@ pub struct Span<'a> {
     pub logits: usize,
     /// What is to be known of each of these.
     pub ask: Ask,
+    /// How many tokens at the end are guesses: their rows may be taken back, as may the rows after them.
+    pub drafts: usize,
 }
 
 /// What a model can hold and how wide it is.
@@ -111,6 +113,23 @@ pub struct Capacity {
     pub lanes_alike: bool,
     /// How many likeliest tokens [`Outcome::Candidates`] holds; 0 if the executor does not tell them.
     pub candidates: usize,
+    /// Rows of a sequence's last window that can be taken back; 0 if none can, and then nothing is guessed.
+    pub drafts: usize,
+    /// Whether the model has a block that predicts further tokens.
+    pub predicts: bool,
+}
+
+/// A token whose successor is to be predicted.
+#[derive(Clone, Copy, Debug)]
+pub struct Guess<'a> {
+    /// Whose sequence.
+    pub slot: Slot,
+    /// The sequence's last token, or the last guess.
+    pub token: Token,
+    /// The sequence's pages, as in [`Span::pages`].
+    pub pages: &'a [PageId],
+    /// What is to be known of the prediction.
+    pub ask: Ask,
 }
 
 /// Whether a pass has slices left.
@@ -120,6 +139,15 @@ pub enum Progress {
     More,
     /// All layers are done: `finish` may be called.
     Done,
+}
+
+/// Sequences that cannot go on, because a part of the model that they need cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// Theirs.
+    pub slots: Vec<Slot>,
+    /// What cannot be had, and why.
+    pub why: String,
 }
 
 /// A model on a backend, as the engine sees it. Lives on the engine thread.
@@ -142,6 +170,26 @@ pub trait Executor: 'static {
     /// Advances by one slice: a layer, or part of one where a whole layer takes more than some tens of milliseconds. A pass of the decode lane
     /// may go all the way at once. No more than [`Capacity::slices_ahead`] are still being computed on return: the engine measures the time from return to return.
     fn advance(&mut self, pass: &mut Self::Pass) -> Result<Progress, Self::Error>;
+
+    /// Takes back the last `rows` rows, at most [`Capacity::drafts`], that the slot had in a window: between that window's `finish` and the slot's
+    /// next one, which begins where the rows that stay have ended. A slot may also be `reset` instead.
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        unreachable!(
+            "{rows} rows of {slot:?} are taken back from an executor that never had guesses"
+        )
+    }
+
+    /// Predicts what follows `guesses`: with `step` 0 the successors of sequences' last tokens, which have no row yet, with `step` n those of the n-th guesses
+    /// behind them, for slots that were there in step n - 1. The lane of decoding is free. As after `finish`, what became of the rows can then be read.
+    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), Self::Error> {
+        unreachable!("step {step} of {guesses:?} for an executor that does not predict")
+    }
+
+    /// Whose rows the last [`advance`](Self::advance) could not compute, while those of others are as they should be: they are to be withdrawn.
+    fn torn(&mut self, pass: &mut Self::Pass) -> Option<Torn> {
+        let _ = pass;
+        None
+    }
 
     /// Takes a slot's rows out of a pass between two slices. What they have left behind is torn: the slot must be `reset`.
     fn withdraw(&mut self, pass: &mut Self::Pass, slot: Slot);

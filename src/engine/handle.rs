@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{field::Empty, info_span};
 
 use super::{
+    drafts::Drafts,
     event::{Admission, Inbox},
     executor::Capacity,
     outbox::{Item, outbox},
@@ -43,6 +44,8 @@ impl Handle {
         self.check(&request)?;
         let sequence = Sequence::new(&request, self.board.context);
         let sampler = Sampler::new(&request.sampling, &request.prompt);
+        let drafts = (request.drafts && self.board.depth_max > 0)
+            .then(|| Drafts::new(&request.prompt, sequence.positions_max()));
         let (outbox, tokens) = outbox(self.board.outbox_tokens);
         let (place, queue_place) = watch::channel(0);
         let id = self.board.enter().ok_or_else(|| self.queue_full())?;
@@ -57,6 +60,7 @@ impl Handle {
             id,
             sequence,
             sampler,
+            drafts,
             logprobs: request.logprobs,
             outbox,
             submitted: Instant::now(),

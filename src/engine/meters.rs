@@ -7,7 +7,11 @@ use metrics::{
     gauge, histogram,
 };
 
-use super::window::{Census, Kind, Parts};
+use super::{
+    active::Verified,
+    drafts::{DEPTH_MAX, Source},
+    window::{Census, Kind, Parts},
+};
 
 /// Handles to the engine's metrics.
 pub(super) struct Meters {
@@ -17,6 +21,8 @@ pub(super) struct Meters {
     pub(super) ttft: Histogram,
     prompt_tokens: Counter,
     generated_tokens: Counter,
+    /// By source, by place in the window: guesses, and those that were right.
+    drafts: [[[Counter; 2]; DEPTH_MAX]; 2],
     queued: Gauge,
     slots_busy: Gauge,
     pages_used: Gauge,
@@ -34,6 +40,8 @@ impl Meters {
             ttft: histogram!("tidegate_ttft_seconds"),
             prompt_tokens: counter!("tidegate_prompt_tokens_total"),
             generated_tokens: counter!("tidegate_generated_tokens_total"),
+            drafts: Source::ALL
+                .map(|source| std::array::from_fn(|place| draft_counters(source, place))),
             queued: gauge!("tidegate_queued"),
             slots_busy: gauge!("tidegate_slots_busy"),
             pages_used: gauge!("tidegate_kv_pages_used"),
@@ -46,6 +54,15 @@ impl Meters {
         self.generated_tokens.increment(generated as u64);
     }
 
+    /// Counts a sequence's guesses in a window.
+    pub(super) fn drafts(&self, verified: &Verified) {
+        let places = &self.drafts[verified.source as usize];
+        for (place, [drafts, accepted]) in places.iter().take(verified.drafts).enumerate() {
+            drafts.increment(1);
+            accepted.increment(u64::from(place < verified.accepted));
+        }
+    }
+
     pub(super) fn hold(&self, queued: usize, slots_busy: usize, pages_used: usize) {
         self.queued.set(queued as f64);
         self.slots_busy.set(slots_busy as f64);
@@ -56,6 +73,12 @@ impl Meters {
     pub(super) fn ended(&self, reason: &'static str) {
         counter!("tidegate_sequences_total", "reason" => reason).increment(1);
     }
+}
+
+fn draft_counters(source: Source, place: usize) -> [Counter; 2] {
+    ["tidegate_drafts_total", "tidegate_drafts_accepted_total"].map(
+        |name| counter!(name, "source" => source.name(), "position" => (place + 1).to_string()),
+    )
 }
 
 fn describe() {
@@ -77,6 +100,14 @@ fn describe() {
     );
     describe_counter!("tidegate_prompt_tokens_total", "Prompt tokens computed");
     describe_counter!("tidegate_generated_tokens_total", "Tokens generated");
+    describe_counter!(
+        "tidegate_drafts_total",
+        "Tokens guessed ahead, by source and by place in the window"
+    );
+    describe_counter!(
+        "tidegate_drafts_accepted_total",
+        "Tokens guessed ahead that were right"
+    );
     describe_counter!("tidegate_sequences_total", "Sequences ended, by reason");
     describe_gauge!(
         "tidegate_queued",

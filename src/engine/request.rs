@@ -61,6 +61,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// What the answer may take, from the submission to its last token.
     pub deadline: Option<Duration>,
+    /// Whether tokens may be guessed ahead. Changes how fast they come, never which.
+    pub drafts: bool,
 }
 
 /// Log-probabilities at one position, from the raw logits (before temperature, penalties and cuts).
@@ -94,6 +96,10 @@ pub struct Timings {
     pub prompt_tokens: usize,
     /// Tokens generated (a stop token counts).
     pub generated_tokens: usize,
+    /// Tokens guessed ahead.
+    pub drafted_tokens: usize,
+    /// Of these, those that were right.
+    pub accepted_tokens: usize,
 }
 
 /// What a sequence emits, in order: tokens, then one `Finished` or one error.
@@ -169,6 +175,12 @@ pub enum EngineError {
     NotFinite {
         /// Position of the row.
         position: usize,
+    },
+    /// A part of the model that this sequence needs could not be read.
+    #[error("{why}")]
+    Unreadable {
+        /// What could not be read, and why.
+        why: String,
     },
     /// The engine thread has ended.
     #[error("the engine has stopped{}", .0.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]

@@ -1,7 +1,8 @@
 //! A sequence as a pure state machine: `Prefill -> Decode -> Finished`.
 //!
 //! Knows tokens and positions; knows no slot, page, outbox or clock. Whoever drives it tells it what was computed and
-//! chosen, and reads off what it wants next.
+//! chosen, and reads off what it wants next. Behind the tokens that are known there may be guesses, whose rows are computed with the last token's:
+//! a guess that is then chosen has its row already.
 
 use std::sync::Arc;
 
@@ -54,6 +55,8 @@ pub struct Rows<'a> {
 pub struct Accepted {
     /// Whether the reader gets it (a stop token is kept from him).
     pub emit: bool,
+    /// Whether it was guessed, so that the next row of the window is its own.
+    pub guessed: bool,
     /// The end, if this was it.
     pub end: Option<FinishReason>,
 }
@@ -61,8 +64,10 @@ pub struct Accepted {
 /// A prompt and what was generated after it.
 #[derive(Clone, Debug)]
 pub struct Sequence {
-    /// The prompt, then the generated tokens.
+    /// The prompt, then the generated tokens, then guesses.
     tokens: Vec<Token>,
+    /// Guesses among them.
+    drafts: usize,
     prompt_tokens: usize,
     /// Tokens generated at most.
     limit: usize,
@@ -82,6 +87,7 @@ impl Sequence {
         tokens.extend_from_slice(&request.prompt);
         Self {
             tokens,
+            drafts: 0,
             prompt_tokens,
             limit,
             stop_tokens: request.stop_tokens.clone(),
@@ -101,19 +107,40 @@ impl Sequence {
 
     /// Tokens chosen so far, a stop token included.
     pub fn generated(&self) -> usize {
-        self.tokens.len() - self.prompt_tokens
+        self.next_position() - self.prompt_tokens
     }
 
     /// Position that the next token will have.
     pub fn next_position(&self) -> usize {
-        self.tokens.len()
+        self.tokens.len() - self.drafts
+    }
+
+    /// The prompt and the tokens chosen so far.
+    pub fn known(&self) -> &[Token] {
+        &self.tokens[..self.next_position()]
+    }
+
+    /// The last token or guess.
+    pub fn last(&self) -> Token {
+        self.tokens[self.tokens.len() - 1]
+    }
+
+    /// Guesses behind them.
+    pub fn drafts(&self) -> usize {
+        self.drafts
+    }
+
+    /// Guesses that may be of use: those of which each could be followed by a token more.
+    pub fn drafts_max(&self, credit: usize) -> usize {
+        let left = self.limit - self.generated();
+        left.min(credit).saturating_sub(1)
     }
 
     /// Positions computed so far.
     pub fn computed(&self) -> usize {
         match self.phase {
             Phase::Prefill { done } => done,
-            Phase::Decode | Phase::Finished(_) => self.tokens.len() - 1,
+            Phase::Decode | Phase::Finished(_) => self.next_position() - 1,
         }
     }
 
@@ -130,7 +157,34 @@ impl Sequence {
             Phase::Prefill { done } => Want::Prompt {
                 left: self.prompt_tokens - done,
             },
-            Phase::Decode => Want::Decode { rows: 1 },
+            Phase::Decode => Want::Decode {
+                rows: 1 + self.drafts,
+            },
+        }
+    }
+
+    /// Forgets all guesses.
+    pub fn guess_nothing(&mut self) {
+        self.tokens.truncate(self.next_position());
+        self.drafts = 0;
+    }
+
+    /// Guesses one more token, unless it would end the sequence: then no row is needed behind it.
+    pub fn guess(&mut self, token: Token) -> bool {
+        let useful = self.phase == Phase::Decode && !self.stop_tokens.contains(&token);
+        if useful {
+            self.tokens.push(token);
+            self.drafts += 1;
+        }
+        useful
+    }
+
+    /// Guesses that up to `count` tokens from position `from` on come again, which may be guesses themselves.
+    pub fn guess_again(&mut self, from: usize, count: usize) {
+        for at in from..from + count {
+            if at >= self.tokens.len() || !self.guess(self.tokens[at]) {
+                break;
+            }
         }
     }
 
@@ -141,20 +195,29 @@ impl Sequence {
         Rows {
             first,
             tokens: &self.tokens[first..end],
-            logits: usize::from(end == self.tokens.len()),
+            logits: match self.phase {
+                Phase::Prefill { .. } => usize::from(end == self.tokens.len()),
+                Phase::Decode | Phase::Finished(_) => end - first,
+            },
         }
     }
 
-    /// Takes note that the next `count` prompt rows are computed. Decode rows are noted when their token is accepted.
+    /// Takes note that the next `count` prompt rows are computed. Decode rows are noted when their tokens are accepted.
     pub fn advance(&mut self, count: usize) {
         if let Phase::Prefill { done } = &mut self.phase {
             *done = (*done + count).min(self.prompt_tokens);
         }
     }
 
-    /// Takes the token chosen from the logits of the last row.
+    /// Takes the token chosen from the logits of the last known token's row. What was guessed behind another token is forgotten.
     pub fn accept(&mut self, token: Token) -> Accepted {
-        self.tokens.push(token);
+        let guessed = self.drafts > 0 && self.tokens[self.next_position()] == token;
+        if guessed {
+            self.drafts -= 1;
+        } else {
+            self.guess_nothing();
+            self.tokens.push(token);
+        }
         let end = if self.stop_tokens.contains(&token) {
             Some(FinishReason::Stop)
         } else if self.generated() >= self.limit {
@@ -163,8 +226,12 @@ impl Sequence {
             None
         };
         self.phase = end.map_or(Phase::Decode, Phase::Finished);
+        if end.is_some() {
+            self.guess_nothing();
+        }
         Accepted {
             emit: end != Some(FinishReason::Stop),
+            guessed,
             end,
         }
     }
@@ -184,6 +251,7 @@ mod tests {
             stop_tokens: [STOP].into(),
             logprobs: None,
             deadline: None,
+            drafts: true,
         };
         Sequence::new(&request, context)
     }

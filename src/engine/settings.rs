@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    drafts::DEPTH_MAX,
     executor::{Capacity, PAGE_TOKENS},
     stats::Board,
     steps::StepLog,
@@ -29,6 +30,8 @@ pub struct EngineSettings {
     pub outbox_tokens: usize,
     /// How long a sequence may be parked before it is cancelled.
     pub idle_timeout: Duration,
+    /// Whether tokens may be guessed ahead. Changes how fast they come, never which.
+    pub drafts: bool,
     /// A slice that takes longer means that the engine is stuck.
     pub stuck_after: Duration,
     /// Where to write one JSON line a window.
@@ -43,6 +46,7 @@ impl Default for EngineSettings {
             gap_max: None,
             outbox_tokens: 32,
             idle_timeout: Duration::from_secs(60),
+            drafts: true,
             stuck_after: Duration::from_secs(30),
             step_stats: None,
         }
@@ -100,6 +104,17 @@ impl EngineSettings {
         }
     }
 
+    /// Guesses that a sequence may have in a window: as many as leave room for those of all others.
+    fn depth_max(&self, capacity: &Capacity) -> usize {
+        let rows = capacity.decode_rows.min(capacity.logits_rows) / capacity.slots.max(1);
+        let most = capacity.drafts.min(DEPTH_MAX);
+        if self.drafts {
+            rows.saturating_sub(1).min(most)
+        } else {
+            0
+        }
+    }
+
     pub(super) fn open_step_log(&self) -> Result<Option<StepLog>, SettingsError> {
         let open = |path: &Path| {
             StepLog::create(path).map_err(|source| SettingsError::StepLog {
@@ -120,6 +135,7 @@ impl EngineSettings {
             context,
             self.queue,
             self.outbox_tokens,
+            self.depth_max(&capacity),
             self.stuck_after,
         )
     }

@@ -56,6 +56,10 @@ pub struct SlotStats {
     pub computed: usize,
     /// Tokens generated.
     pub generated: usize,
+    /// Tokens guessed ahead.
+    pub drafted: usize,
+    /// Of these, those that were right.
+    pub accepted: usize,
     /// From its first token to its last so far.
     pub decode: Duration,
     /// The longest that it has waited for a token while its reader did not keep it waiting.
@@ -92,6 +96,8 @@ pub(super) struct Board {
     /// Requests that may wait.
     pub(super) queue: usize,
     pub(super) outbox_tokens: usize,
+    /// Guesses that a sequence may have in a window.
+    pub(super) depth_max: usize,
     stuck_after: Duration,
     /// Requests submitted and not ended: the only count that decides something (whether one more may enter).
     present: AtomicUsize,
@@ -119,6 +125,8 @@ struct SlotBoard {
     prompt_tokens: AtomicUsize,
     computed: AtomicUsize,
     generated: AtomicUsize,
+    drafted: AtomicUsize,
+    accepted: AtomicUsize,
     decode_us: AtomicU64,
     worst_gap_us: AtomicU64,
     parked: AtomicBool,
@@ -133,6 +141,7 @@ impl Board {
         context: usize,
         queue: usize,
         outbox_tokens: usize,
+        depth_max: usize,
         stuck_after: Duration,
     ) -> Self {
         Self {
@@ -140,6 +149,7 @@ impl Board {
             context,
             queue,
             outbox_tokens,
+            depth_max,
             stuck_after,
             present: AtomicUsize::new(0),
             submitted: AtomicU64::new(0),
@@ -236,6 +246,8 @@ impl Board {
         board.prompt_tokens.store(held.prompt_tokens, Relaxed);
         board.computed.store(held.computed, Relaxed);
         board.generated.store(held.generated, Relaxed);
+        board.drafted.store(held.drafted, Relaxed);
+        board.accepted.store(held.accepted, Relaxed);
         board
             .decode_us
             .store(held.decode.as_micros() as u64, Relaxed);
@@ -263,6 +275,8 @@ impl Board {
                 prompt_tokens: board.prompt_tokens.load(Relaxed),
                 computed: board.computed.load(Relaxed),
                 generated: board.generated.load(Relaxed),
+                drafted: board.drafted.load(Relaxed),
+                accepted: board.accepted.load(Relaxed),
                 decode: Duration::from_micros(board.decode_us.load(Relaxed)),
                 worst_gap: Duration::from_micros(board.worst_gap_us.load(Relaxed)),
                 parked: board.parked.load(Relaxed),

@@ -14,7 +14,7 @@ use super::{
     Engine, EngineSettings, Handle, SettingsError, Turn,
     costs::Load,
     event::Inbox,
-    executor::{Ask, Executor, Lane, PageId, Progress, Slot, Span},
+    executor::{Ask, Executor, Guess, Lane, PageId, Progress, Slot, Span},
     request::Token,
     stats::Board,
 };
@@ -99,15 +99,30 @@ impl<E: Executor> Engine<E> {
                 pages: &[PageId(0)],
                 logits: 1,
                 ask: Ask::Logits,
+                drafts: 0,
             };
             let begun = executor.now();
             let mut pass = executor.begin(lane, &[span])?;
             while executor.advance(&mut pass)? == Progress::More {}
+            if let Some(torn) = executor.torn(&mut pass) {
+                tracing::error!(why = %torn.why, "the warm-up generation is not whole");
+            }
             executor.finish(pass)?;
             if lane == Lane::Decode {
                 // Of the second window, whose weights may be in memory already.
                 self.costs
                     .note_window(Load::of(1, 0), executor.now() - begun);
+            }
+            if lane == Lane::Decode && capacity.predicts {
+                let begun = executor.now();
+                let guess = Guess {
+                    slot: Slot(0),
+                    token: 0,
+                    pages: &[PageId(0)],
+                    ask: Ask::Logits,
+                };
+                executor.predict(0, &[guess])?;
+                self.costs.note_prediction(1, executor.now() - begun);
             }
             let logits = executor.logits(0)?;
             if !logits.iter().all(|l| l.is_finite()) {

@@ -9,9 +9,10 @@ use std::{
 
 use super::{
     Engine, Turn,
-    active::{Choice, Ending},
+    active::{Ending, Verified},
     costs::Load,
-    executor::{Executor, Lane, Outcome, Progress, Span},
+    drafts::Terms,
+    executor::{Executor, Lane, Progress, Slot, Span, Torn},
     request::EngineError,
     schedule::{Next, RIDES_MAX, Share, Situation, schedule},
     steps::Step,
@@ -20,7 +21,7 @@ use super::{
 /// What kind of rows a window holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Each row is a sequence's last token.
+    /// Each row is a sequence's last token, or a guess behind it.
     Decode,
     /// Prompt rows only.
     Prefill,
@@ -51,6 +52,19 @@ pub struct Census {
     pub prompt_rows: usize,
     /// Decode rows.
     pub decode_rows: usize,
+    /// Of these, guesses.
+    pub drafts: usize,
+    /// Of these, those that were right.
+    pub accepted: usize,
+}
+
+/// What a window held of one slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotStep {
+    pub(super) slot: Slot,
+    pub(super) rows: usize,
+    /// Of a sequence that decodes.
+    pub(super) verified: Option<Verified>,
 }
 
 impl Census {
@@ -74,6 +88,8 @@ impl Census {
 pub struct Parts {
     /// Admitting and choosing rows.
     pub schedule: Duration,
+    /// Predicting tokens.
+    pub draft: Duration,
     /// In the executor.
     pub compute: Duration,
     /// Choosing tokens.
@@ -85,7 +101,7 @@ pub struct Parts {
 impl Parts {
     /// All of it.
     pub fn total(&self) -> Duration {
-        self.schedule + self.compute + self.sample + self.emit
+        self.schedule + self.draft + self.compute + self.sample + self.emit
     }
 }
 
@@ -99,6 +115,8 @@ pub(super) struct Flight<P> {
     load: Option<Load>,
     /// What its scheduling took.
     schedule: Duration,
+    /// What predicting took.
+    draft: Duration,
     /// What it has taken so far: beginning and slices, without what came between.
     compute: Duration,
 }
@@ -114,11 +132,23 @@ impl<E: Executor> Engine<E> {
     pub(super) fn choose_work(&mut self) -> Result<Turn, E::Error> {
         let started = self.executor.now();
         self.admit();
+        let decoding = self.active.iter().flatten();
+        let terms = Terms {
+            costs: &self.costs,
+            decoding: decoding.filter(|active| active.decodes()).count(),
+            calm: self.gap_max.as_secs_f64() / 2.0,
+            depth_max: self.board.depth_max,
+            predicted_max: if self.board.capacity.predicts {
+                self.board.depth_max
+            } else {
+                0
+            },
+        };
         let waiting = self.active.iter_mut().flatten();
         let waiting = waiting.filter(|active| !active.reading);
         self.demands.clear();
         for active in waiting {
-            self.demands.push(active.demand(started));
+            self.demands.push(active.demand(started, &terms));
             self.board
                 .slot_parked(active.slot.0 as usize, active.is_parked());
         }
@@ -150,6 +180,10 @@ impl<E: Executor> Engine<E> {
         let begun = self.executor.now();
         let mut shares = mem::take(&mut self.shares[lane as usize]);
         mem::swap(&mut shares, &mut self.plan);
+        if lane == Lane::Decode {
+            self.predict(&mut shares)?;
+        }
+        let predicted = self.executor.now();
         let census = self.serve(lane, &shares, begun);
         let active = &self.active;
         let candidates = self.board.capacity.candidates;
@@ -169,7 +203,8 @@ impl<E: Executor> Engine<E> {
             shares,
             census,
             schedule: begun - started,
-            compute: self.executor.now() - begun,
+            draft: predicted - begun,
+            compute: self.executor.now() - predicted,
         });
         Ok(Turn::Busy)
     }
@@ -183,6 +218,14 @@ impl<E: Executor> Engine<E> {
         let started = self.executor.now();
         let progress = self.executor.advance(&mut flight.pass)?;
         flight.compute += self.executor.now() - started;
+        if let Some(torn) = self.executor.torn(&mut flight.pass) {
+            self.fail(lane, &mut flight, &torn);
+            if flight.shares.is_empty() {
+                self.executor.abandon(flight.pass);
+                self.shares[lane as usize] = flight.shares;
+                return Ok(Turn::Busy);
+            }
+        }
         match progress {
             Progress::More => self.flights[lane as usize] = Some(flight),
             Progress::Done => self.complete(lane, flight)?,
@@ -223,6 +266,24 @@ impl<E: Executor> Engine<E> {
         }
     }
 
+    /// Ends the sequences of a pass that cannot go on. Others are none the wiser.
+    fn fail(&mut self, lane: Lane, flight: &mut Flight<E::Pass>, torn: &Torn) {
+        tracing::error!(why = %torn.why, sequences = torn.slots.len(), ?lane, "answers end");
+        let mut shares = mem::take(&mut flight.shares);
+        shares.retain(|share| {
+            if !torn.slots.contains(&share.slot) {
+                return true;
+            }
+            flight.load = None;
+            self.executor.withdraw(&mut flight.pass, share.slot);
+            let why = torn.why.clone();
+            let failed = Ending::Failed(EngineError::Unreadable { why });
+            self.release(share.slot.0 as usize, failed);
+            false
+        });
+        flight.shares = shares;
+    }
+
     /// Notes whom the window serves and counts its rows.
     fn serve(&mut self, lane: Lane, shares: &[Share], now: Instant) -> Census {
         let mut census = Census::default();
@@ -232,6 +293,7 @@ impl<E: Executor> Engine<E> {
                 census.slots += 1;
                 census.prompt_rows += prompt_rows;
                 census.decode_rows += share.rows - prompt_rows;
+                census.drafts += active.drafts();
                 self.served += 1;
                 active.serve(lane, self.served, now);
             }
@@ -244,24 +306,30 @@ impl<E: Executor> Engine<E> {
         let begun = self.executor.now();
         self.executor.finish(flight.pass)?;
         let computed = self.executor.now();
+        let mut census = flight.census;
         let mut row = 0;
         for share in &flight.shares {
-            let slot = share.slot.0 as usize;
-            let mut choice = None;
-            if let Some(active) = &mut self.active[slot] {
+            let mut verified = None;
+            if let Some(active) = &mut self.active[share.slot.0 as usize] {
                 let asks = active.asks(share.rows);
                 active.advance(share.rows, computed);
-                if asks {
-                    choice = self.choose(slot, row)?;
-                    row += 1;
-                }
+                verified = self.verify(share, row, asks)?;
+                row += asks;
             }
-            self.choices.push(choice);
+            census.accepted += verified.map_or(0, |of| of.accepted);
+            if self.steps.is_some() {
+                self.slot_steps.push(SlotStep {
+                    slot: share.slot,
+                    rows: share.rows,
+                    verified,
+                });
+            }
         }
         let sampled = self.executor.now();
         let generated = self.emit(&flight.shares, sampled);
         let parts = Parts {
             schedule: flight.schedule,
+            draft: flight.draft,
             compute: flight.compute + (computed - begun),
             sample: sampled - computed,
             emit: self.executor.now() - sampled,
@@ -269,47 +337,37 @@ impl<E: Executor> Engine<E> {
         let tells = lane == Lane::Decode || self.board.capacity.lanes_alike;
         if let Some(load) = flight.load.filter(|_| tells) {
             self.costs.note_window(load, parts.total());
+            if census.kind() == Kind::Decode {
+                self.costs.note_decode(load, parts.total() - parts.draft);
+            }
         }
-        self.tell(flight.census, generated, parts);
+        self.tell(census, generated, parts);
         self.shares[lane as usize] = flight.shares;
         Ok(())
-    }
-
-    /// A sequence's next token, by what became of the `row`th row that was asked.
-    fn choose(
-        &mut self,
-        slot: usize,
-        row: usize,
-    ) -> Result<Option<Result<Choice, EngineError>>, E::Error> {
-        let Some(active) = &self.active[slot] else {
-            return Ok(None);
-        };
-        let choice = active.choose(self.executor.outcome(row)?, &mut self.scratch);
-        if choice.is_some() {
-            return Ok(choice);
-        }
-        let logits = self.executor.logits(row)?;
-        Ok(active.choose(Outcome::Logits(logits), &mut self.scratch))
     }
 
     /// Hands out the choices and frees who is done; returns how many tokens there were.
     fn emit(&mut self, shares: &[Share], now: Instant) -> usize {
         let mut choices = mem::take(&mut self.choices);
         let mut generated = 0;
-        for (share, choice) in shares.iter().zip(choices.drain(..)) {
-            let slot = share.slot.0 as usize;
+        for (slot, choice) in choices.drain(..) {
+            let slot = slot.0 as usize;
             let Some(active) = &mut self.active[slot] else {
                 continue;
             };
-            generated += usize::from(matches!(choice, Some(Ok(_))));
+            generated += usize::from(choice.is_ok());
             let ending = match choice {
-                None => None,
-                Some(Ok(choice)) => active.emit(choice, now, &self.meters),
-                Some(Err(error)) => Some(Ending::Failed(error)),
+                Ok(choice) => active.emit(choice, now, &self.meters),
+                Err(error) => Some(Ending::Failed(error)),
             };
-            self.board.slot(active.stats());
             if let Some(ending) = ending {
+                self.board.slot(active.stats());
                 self.release(slot, ending);
+            }
+        }
+        for share in shares {
+            if let Some(active) = &self.active[share.slot.0 as usize] {
+                self.board.slot(active.stats());
             }
         }
         self.choices = choices;
@@ -326,6 +384,7 @@ impl<E: Executor> Engine<E> {
                 census,
                 parts,
                 kv_pages: self.pages.used(),
+                by_slot: self.slot_steps.drain(..).collect(),
             };
             if !steps.put(step) {
                 self.board.drop_step();

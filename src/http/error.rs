@@ -192,7 +192,9 @@ fn engine_status(error: &EngineError) -> StatusCode {
         | EngineError::NothingToGenerate
         | EngineError::UnknownToken { .. } => StatusCode::BAD_REQUEST,
         EngineError::QueueFull { .. } | EngineError::Stopped(_) => StatusCode::SERVICE_UNAVAILABLE,
-        EngineError::NotFinite { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        EngineError::NotFinite { .. } | EngineError::Unreadable { .. } => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
         EngineError::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
         EngineError::ReaderIdle { .. } => StatusCode::REQUEST_TIMEOUT,
     }
@@ -207,6 +209,7 @@ fn engine_code(error: &EngineError) -> &'static str {
         EngineError::QueueFull { .. } => "queue_full",
         EngineError::Stopped(_) => "engine_stopped",
         EngineError::NotFinite { .. } => "not_finite",
+        EngineError::Unreadable { .. } => "model_unreadable",
         EngineError::DeadlineExceeded { .. } => "deadline_exceeded",
         EngineError::ReaderIdle { .. } => "reader_idle",
     }

@@ -74,6 +74,8 @@ fn slot(held: &SlotStats) -> Value {
         "prompt_tokens": held.prompt_tokens,
         "prompt_tokens_read": held.computed.min(held.prompt_tokens),
         "generated_tokens": held.generated,
+        "draft_tokens": held.drafted,
+        "draft_tokens_accepted": held.accepted,
         "tokens_per_second": rate(held.generated.saturating_sub(1), held.decode),
         "worst_gap_ms": millis(held.worst_gap),
     })

@@ -17,6 +17,8 @@ pub struct Usage {
     computed_tokens: usize,
     /// Choices whose speed can be told: those with more than one token count one gap less than tokens.
     gaps: usize,
+    drafted_tokens: usize,
+    accepted_tokens: usize,
     prefill: Duration,
     decode: Duration,
     queued: Duration,
@@ -36,6 +38,8 @@ impl Usage {
         self.generated_tokens += timings.generated_tokens;
         self.computed_tokens += timings.prompt_tokens;
         self.gaps += timings.generated_tokens.saturating_sub(1);
+        self.drafted_tokens += timings.drafted_tokens;
+        self.accepted_tokens += timings.accepted_tokens;
         self.prefill = self.prefill.max(timings.prefill);
         self.decode = self.decode.max(timings.decode);
         self.queued = self.queued.max(timings.queued);
@@ -60,6 +64,8 @@ impl Usage {
             "predicted_n": self.generated_tokens,
             "predicted_ms": millis(self.decode),
             "predicted_per_second": rate(self.gaps, self.decode),
+            "draft_n": self.drafted_tokens,
+            "draft_n_accepted": self.accepted_tokens,
             "ttft_ms": ttft.map(millis),
         })
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{
-        Act, Backend, ExpertLayer, ExpertSource, MatrixSource, Needs, RouteShape,
+        Act, Backend, ExpertLayer, ExpertSource, MatrixSource, Needs, RouteWeights,
         shape::{Activation, AttentionShape, DeltaShape, NgramShape, Rope, RopePairs},
     },
     gguf::{Gguf, GgufError, Tensor},
@@ -130,6 +130,8 @@ pub struct Loader<'a, B: Backend> {
     layer: usize,
     blocks: usize,
     needs: Needs,
+    /// Whether the block at hand is of the trunk.
+    trunk: bool,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
@@ -143,6 +145,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             layer: 0,
             blocks: 0,
             needs: Needs::default(),
+            trunk: true,
         };
         loader.needs.residual = loader.count("embedding_length")?;
         loader.blocks = loader.count("block_count")?;
@@ -179,16 +182,22 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.needs
     }
 
-    /// Loads with `load`, but plans no cache for it and counts no reads: for blocks that do not run.
-    pub(crate) fn without_caches<T>(
+    /// Loads with `load` a block that is not part of the trunk: its reads are not counted, and no cache is planned for it unless it `runs`.
+    pub(crate) fn beside_trunk<T>(
         &mut self,
+        runs: bool,
         load: impl FnOnce(&mut Self) -> Result<T, LoadError>,
     ) -> Result<T, LoadError> {
         let (attention, delta) = (self.needs.attention.len(), self.needs.delta.len());
         let (experts, common_bytes) = (self.needs.expert_layers.len(), self.needs.common_bytes);
+        self.trunk = false;
         let loaded = load(self);
-        self.needs.attention.truncate(attention);
-        self.needs.delta.truncate(delta);
+        self.trunk = true;
+        if !runs {
+            self.needs.attention.truncate(attention);
+            self.needs.delta.truncate(delta);
+        }
+        self.needs.predicts |= runs;
         self.needs.expert_layers.truncate(experts);
         self.needs.common_bytes = common_bytes;
         loaded
@@ -219,7 +228,12 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// A layer chooses experts like this.
-    pub fn routes(&mut self, shape: RouteShape) {
+    pub fn routes(&mut self, router: &B::Matrix, weights: &RouteWeights<B>) {
+        let shape = weights.shape;
+        if self.trunk {
+            let layer = self.needs.expert_layers.len();
+            self.backend.router(layer, router, weights);
+        }
         self.needs.experts_used = self.needs.experts_used.max(shape.used);
         put_once(&mut self.needs.routes, shape);
         self.needs.expert_layers.push(ExpertLayer {
@@ -795,6 +809,7 @@ impl<B: Backend> Loader<'_, B> {
             let rows =
                 |expert: usize| expert * 2 * width + first..expert * 2 * width + first + width;
             ExpertSource {
+                layer: None, // `place_experts` says
                 experts: (0..experts)
                     .map(|expert| MatrixSource {
                         tensor: tensor.clone(),
@@ -839,7 +854,10 @@ impl<B: Backend> Loader<'_, B> {
                 })
                 .collect()
         };
-        self.place_experts(ExpertSource { experts: sources })
+        self.place_experts(ExpertSource {
+            layer: None, // `place_experts` says
+            experts: sources,
+        })
     }
 
     fn tensor(&mut self, name: &str, dims: &[usize]) -> Result<Tensor, LoadError> {
@@ -875,7 +893,7 @@ impl<B: Backend> Loader<'_, B> {
             .map_err(refused::<B>)
     }
 
-    fn place_experts(&mut self, source: ExpertSource) -> Result<B::Experts, LoadError> {
+    fn place_experts(&mut self, mut source: ExpertSource) -> Result<B::Experts, LoadError> {
         let expected = source.experts[0].tensor.ty;
         if let Some(odd) = source
             .experts
@@ -891,6 +909,7 @@ impl<B: Backend> Loader<'_, B> {
         let here = self.needs.expert_layers.last_mut();
         if let Some(layer) = here.filter(|layer| layer.layer == self.layer) {
             layer.expert_bytes += source.experts[0].bytes();
+            source.layer = self.trunk.then(|| self.needs.expert_layers.len() - 1);
         }
         self.backend
             .experts(&self.file, source)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Model, Runner, family, loader::LoadError};
 use crate::{
-    backend::{Backend, Needs, Room, shape::KvType},
+    backend::{Backend, CUT_ROWS, Needs, Room, shape::KvType},
     engine::{Engine, EngineSettings, Handle, StartError, Stopper, executor::PAGE_TOKENS},
     gguf::Gguf,
     quant::BlockType,
@@ -45,7 +45,10 @@ impl<B: Backend> Prepared<B> {
         mut backend: B,
         settings: &ModelSettings,
     ) -> Result<Self, LoadError> {
-        let model = family::load(file, &mut backend)?;
+        let mut model = family::load(file, &mut backend)?;
+        if !settings.engine.drafts {
+            model = model.without_prediction();
+        }
         let context = settings
             .context_tokens
             .unwrap_or(CONTEXT_DEFAULT)
@@ -65,6 +68,11 @@ impl<B: Backend> Prepared<B> {
     /// What it needs besides weights.
     pub fn needs(&self) -> &Needs {
         self.model.needs()
+    }
+
+    /// What will compute.
+    pub fn backend(&self) -> &B {
+        &self.backend
     }
 
     /// How much of everything there will be.
@@ -87,14 +95,23 @@ impl<B: Backend> Prepared<B> {
     }
 }
 
+/// Rows with logits in a window, of all slots together, up to which slots have room for guesses.
+const LOGITS_ROWS: usize = 64;
+
+/// A row for every slot's last token, and room for as many guesses behind each: what can be taken back, less where slots are many.
+pub(crate) fn logits_rows(slots: usize) -> usize {
+    slots * (LOGITS_ROWS / slots.max(1)).clamp(1, 1 + CUT_ROWS)
+}
+
 /// Every slot can decode in one window, with room for prompt rows beside, and every slot's context fits at the same time.
 fn room<B: Backend>(settings: &ModelSettings, context: usize, kv_type: KvType) -> Room {
     let chunk_rows = chunk_rows::<B>(settings);
-    let decode_rows = settings.slots + chunk_rows.min(B::SPARE_ROWS);
+    let logits_rows = logits_rows(settings.slots);
+    let decode_rows = logits_rows + chunk_rows.min(B::SPARE_ROWS);
     Room {
         rows: chunk_rows.max(decode_rows),
         decode_rows,
-        logits_rows: settings.slots,
+        logits_rows,
         slots: settings.slots,
         pages: settings.slots * context.div_ceil(PAGE_TOKENS),
         kv_type,

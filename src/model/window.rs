@@ -19,6 +19,8 @@ pub struct RowSpan {
     pub first: usize,
     /// Which rows of the window.
     pub rows: Range<usize>,
+    /// How many of them, at the end, are guesses.
+    pub drafts: usize,
     /// Which entries of [`Rows::pages`].
     pages: Range<usize>,
 }
@@ -54,6 +56,7 @@ impl Rows {
                 slot: span.slot,
                 first: span.first as usize,
                 rows,
+                drafts: span.drafts,
                 pages: page..self.pages.len(),
             });
         }
@@ -157,6 +160,7 @@ mod tests {
             pages: &pages[slot as usize],
             logits: 1,
             ask: [Ask::Greedy, Ask::Candidates, Ask::Logits][slot as usize],
+            drafts: 0,
         };
         let (mut rows, mut expected) = (Rows::default(), Rows::default());
         rows.fill(&[span(0), span(1), span(2)]);

@@ -1,6 +1,8 @@
 //! Softmax attention over a sequence's own positions or a window of them: grouped queries, optional biases, sinks and output gate.
 
-use super::{Branch, Normed, Op, Pass};
+use std::rc::Rc;
+
+use super::{Branch, Normed, Op, Pass, Remembered};
 use crate::{
     backend::{
         Act, AttentionWeights, Backend,
@@ -46,6 +48,24 @@ impl AttentionKind {
         scale: None,
         yarn: YarnEnds::Whole,
     };
+}
+
+/// Of an attention, keys and values alone: for rows that others will attend to, and that are asked nothing themselves.
+pub struct KeysAndValues<B: Backend>(pub Rc<Attention<B>>);
+
+impl<B: Backend> Op<B> for KeysAndValues<B> {
+    type In = Normed;
+    type Out = Remembered;
+
+    fn enqueue(&self, pass: &mut Pass<'_, B>, Normed(()): Normed) -> Result<Remembered, B::Error> {
+        let of = &*self.0;
+        let rows = pass.window.rows();
+        let mut to = vec![(&of.key, Act::Key), (&of.value, Act::Value)];
+        to.extend(of.index.iter().map(|[_, key]| (key, Act::IndexKey)));
+        pass.backend.matmul(rows.count(), Act::Normed, &to)?;
+        pass.backend.remember(rows, &of.weights)?;
+        Ok(Remembered(()))
+    }
 }
 
 /// `attn_q`, `attn_k`, `attn_v` (or `attn_qkv`), norm, rotation, attention, gate, `attn_output`.

@@ -38,7 +38,6 @@ impl<B: Backend> Route<B> {
         };
         from.need(Act::Router, shape.experts);
         from.need(Act::SharedGate, 1);
-        from.routes(shape);
         let mut vector = |name: &str| from.optional_vector(&format!("{at}.{name}"), shape.experts);
         let weights = RouteWeights {
             shape,
@@ -46,6 +45,7 @@ impl<B: Backend> Route<B> {
             choice_bias: vector("exp_probs_b.bias")?,
             expert_scale: vector("ffn_down_exps.scale")?,
         };
+        from.routes(&router, &weights);
         Ok(Self {
             router,
             shared_gate,

@@ -13,7 +13,7 @@ use crate::ledger::bytes;
 /// What was found about one policy and capacity, or about one bound.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// The policy, `oracle` or `no cache`.
+    /// The policy; `server` or `lookahead`, what a server does with the guarded policy, without and with lookahead; `oracle` or `no cache`.
     pub policy: &'static str,
     /// From 0 to 1: what rows that decode found resident. Nothing if the trace has no such rows, as in all that follows.
     pub decode_hit_rate: Option<f64>,
@@ -32,7 +32,7 @@ pub struct CapacityFindings {
     pub capacity_bytes: u64,
     /// The same, of all experts.
     pub capacity_share: f64,
-    /// Policies first, bounds last.
+    /// Policies first, then servers, bounds last.
     pub findings: Vec<Finding>,
 }
 
@@ -65,6 +65,8 @@ pub struct Report {
     pub fast_bytes_per_second: f64,
     /// What the link gives.
     pub link_bytes_per_second: f64,
+    /// `[distances]`, one layer ahead first: from 0 to 1, how many choices of rows that decode routers named so many layers before. Nothing if the trace does not tell.
+    pub lookahead_hit_rates: Vec<Option<f64>>,
     /// One entry a capacity.
     pub capacities: Vec<CapacityFindings>,
 }
@@ -92,6 +94,7 @@ impl Report {
             cut: ending.cut,
             fast_bytes_per_second: speeds.fast,
             link_bytes_per_second: speeds.link,
+            lookahead_hit_rates: replay.lookahead().map(|hits| hits.rate()).to_vec(),
             capacities: side_by_side(capacities, |capacity| {
                 findings(replay, policies, capacity, speeds)
             }),
@@ -143,6 +146,23 @@ fn findings(
     let policies = policies
         .iter()
         .map(|policy| finding(policy.name(), replay.run_named(*policy, capacity)));
+    let mut servers = Vec::new();
+    let kinds = [("server", false), ("lookahead", true)];
+    let kinds = kinds
+        .iter()
+        .filter(|(_, ahead)| !ahead || replay.visits().look_ahead());
+    for (policy, ahead) in kinds {
+        // the least capacity that is taken here may be cut into slots
+        if let Ok(simulated) = replay.simulate(capacity, speeds, *ahead) {
+            servers.push(Finding {
+                policy,
+                decode_hit_rate: simulated.decode.rate(),
+                prompt_hit_rate: None,
+                missed_bytes_per_token: None,
+                tokens_per_second: replay.simulated_tokens_per_second(&simulated),
+            });
+        }
+    }
     let bounds = [
         finding("oracle", replay.oracle(capacity)),
         finding("no cache", replay.no_cache()),
@@ -150,7 +170,7 @@ fn findings(
     CapacityFindings {
         capacity_bytes: capacity,
         capacity_share: capacity as f64 / replay.header().experts_bytes() as f64,
-        findings: policies.chain(bounds).collect(),
+        findings: policies.chain(servers).chain(bounds).collect(),
     }
 }
 
@@ -186,6 +206,17 @@ impl Display for Report {
             self.fast_bytes_per_second / 1e9,
             self.link_bytes_per_second / 1e9
         )?;
+        let rates = self.lookahead_hit_rates.iter().enumerate();
+        let rates: Vec<String> = rates
+            .filter_map(|(at, rate)| Some(format!("{:.1}% {} ahead", 100.0 * (*rate)?, at + 1)))
+            .collect();
+        if !rates.is_empty() {
+            writeln!(
+                f,
+                "lookahead names, of what is chosen: {}\n",
+                rates.join(", ")
+            )?;
+        }
         write!(
             f,
             "{:>10} {:>6}  {:<10} {:>11} {:>11} {:>12} {:>9}",

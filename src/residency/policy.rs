@@ -30,5 +30,5 @@ pub struct Wanted {
 pub trait Policy {
     /// A window has reached a layer and wants these experts, each once. Those that are not resident have been fetched for it and may stay: whatever the policy
     /// inserts or evicts counts from the next visit on.
-    fn visit(&mut self, wanted: &[Wanted], residents: &mut Residents<'_>);
+    fn visit(&mut self, wanted: &[Wanted], residents: &mut Residents);
 }

@@ -18,10 +18,10 @@ use crate::engine::{
 const SLACK: f64 = 2.0 * MASS_TOLERANCE;
 
 impl Sampler {
-    /// What has to be known of the next row, from an executor that tells so many candidates.
+    /// What has to be known of the next rows, from an executor that tells so many candidates.
     pub fn ask(&self, candidates: usize) -> Ask {
         let cuts = self.top_p < 1.0 || self.min_p > 0.0 || (1..=candidates).contains(&self.top_k);
-        if self.history.matters() {
+        if self.history.may_matter() {
             Ask::Logits
         } else if self.temperature == 0.0 {
             Ask::Greedy

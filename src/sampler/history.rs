@@ -60,6 +60,11 @@ impl History {
         self.repetition != 1.0 || self.presence != 0.0 || self.frequency != 0.0
     }
 
+    /// Whether `adjust` would change anything, now or after the next token.
+    pub(super) fn may_matter(&self) -> bool {
+        !self.bias.is_empty() || self.penalises()
+    }
+
     /// Whether `adjust` would change anything.
     pub(super) fn matters(&self) -> bool {
         !self.bias.is_empty() || (self.penalises() && !self.seen.is_empty())

@@ -60,7 +60,7 @@ pub struct ModelWritten {
     #[arg(long, env = "TIDEGATE_KV", value_name = "TYPE", value_enum)]
     pub kv: Option<KvWritten>,
 
-    /// Prompt tokens that are read in one step [default: 128 on a CPU, 2048 on a CUDA device]
+    /// Prompt tokens that are read in one step [default: 128 on a CPU, 4096 on a CUDA device]
     ///
     /// Larger chunks read long prompts faster, smaller ones let running answers go on sooner. The answers are the same.
     #[arg(long, env = "TIDEGATE_CHUNK_ROWS", value_name = "N")]
@@ -74,15 +74,36 @@ pub struct ModelWritten {
     #[arg(long, env = "TIDEGATE_MAX_GAP_MS", value_name = "MS")]
     pub max_gap_ms: Option<usize>,
 
+    /// Whether tokens are guessed ahead [default: on]
+    ///
+    /// The answers are the same, they only come faster: tokens that followed the same words before, or that the model itself predicts, are
+    /// checked several at once. How many pays is measured all the time, for every answer by itself. A request may say `"drafts": false`.
+    #[arg(long, env = "TIDEGATE_DRAFTS", value_name = "on|off", value_enum)]
+    pub drafts: Option<SwitchWritten>,
+
     /// Requests that may wait for a slot [default: 64]
     ///
     /// When the queue is full, a request is refused with status 503 and a Retry-After header.
     #[arg(long, env = "TIDEGATE_QUEUE", value_name = "N")]
     pub queue: Option<usize>,
 
+    /// Memory that experts may take on the CPU, for example 8GiB [default: left to the system]
+    ///
+    /// For models larger than memory. Experts that are used most stay; a missing one is read from the file in large pieces, past the page cache, and those of the next layers ahead of
+    /// their time. Everything else stays mapped. The answers are the same whatever the size; less than what one token uses is refused with the number that would do.
+    #[arg(long, env = "TIDEGATE_RAM", value_name = "SIZE")]
+    pub ram: Option<ByteSize>,
+
+    /// Where it is kept which experts were used most, so that the next start begins with them [default: tidegate/experts in the user's cache directory]
+    ///
+    /// Written at the end of a run with --ram.
+    #[arg(long, env = "TIDEGATE_EXPERT_PROFILE", value_name = "FILE")]
+    pub expert_profile: Option<PathBuf>,
+
     /// Write one JSON line for every step of the engine to this file
     ///
-    /// Each line says what the step did: kind, rows, slots, prompt rows, decode rows, milliseconds in all and by part, KV pages in use.
+    /// Each line says what the step did: kind, rows, slots, prompt rows, decode rows, guesses and how many were right, milliseconds in all and by
+    /// part, KV pages in use, and rows, guesses and their source slot by slot.
     #[arg(long, env = "TIDEGATE_STEP_STATS", value_name = "FILE")]
     pub step_stats: Option<PathBuf>,
 
@@ -227,6 +248,16 @@ pub enum BackendWritten {
     Cuda,
 }
 
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SwitchWritten {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 pub enum KvWritten {
@@ -258,7 +289,10 @@ impl ModelWritten {
             kv: self.kv.or(file.kv),
             chunk_rows: self.chunk_rows.or(file.chunk_rows),
             max_gap_ms: self.max_gap_ms.or(file.max_gap_ms),
+            drafts: self.drafts.or(file.drafts),
             queue: self.queue.or(file.queue),
+            ram: self.ram.or(file.ram),
+            expert_profile: self.expert_profile.or(file.expert_profile),
             step_stats: self.step_stats.or(file.step_stats),
             trace: self.trace.or(file.trace),
         }

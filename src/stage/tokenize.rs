@@ -54,6 +54,8 @@ pub struct Job {
     pub logprobs: Option<usize>,
     /// What each answer may take.
     pub deadline: Option<Duration>,
+    /// Whether tokens may be guessed ahead.
+    pub drafts: bool,
 }
 
 /// Why a request was not admitted.
@@ -108,6 +110,7 @@ impl Tokenize {
                 stop_tokens: stop_tokens.clone(),
                 logprobs: job.logprobs,
                 deadline: job.deadline,
+                drafts: job.drafts,
             }));
         }
         Ok(requests)

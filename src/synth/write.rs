@@ -68,6 +68,21 @@ impl Plan {
         Ok(())
     }
 
+    /// Gives a file that is open and empty the header and the size, and leaves the weights out: nobody can compute with it, but all that is known of a file before it is computed with is there.
+    ///
+    /// **Errors**: [`SynthError::Write`].
+    pub fn outline(&self, file: &File) -> Result<(), SynthError> {
+        let job = Job::new(self)?;
+        let written = file
+            .write_all_at(&job.header, 0)
+            .and_then(|()| file.set_len(job.bytes));
+        written.map_err(|reason| SynthError::Write {
+            path: "(an outline)".into(),
+            bytes: job.bytes,
+            reason,
+        })
+    }
+
     /// Writes the same bytes into a file that is open, empty and not to be renamed, such as one that lies in memory.
     ///
     /// **Errors**: [`SynthError::Write`].

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Header, LANE_BIT, LAYER, PIECE_BYTES_MAX, SpanRows, WINDOW, WINDOW_AGAIN,
+    AHEAD, Header, LANE_BIT, LAYER, PIECE_BYTES_MAX, SpanRows, WINDOW, WINDOW_AGAIN,
     error::{RecordError, TraceError},
     pack::{get_ids, get_varint, id_bits, packed_bytes},
 };
@@ -25,6 +25,26 @@ pub struct Choices<'a> {
     pub spans: &'a [SpanRows],
     /// `[rows, used] u16`, by rank.
     pub ids: &'a [u16],
+}
+
+/// Whom a layer's router names before its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead<'a> {
+    /// Which of the header's layers.
+    pub layer: usize,
+    /// How many layers before it the window was.
+    pub distance: usize,
+    /// `[rows, used] u16`, by rank.
+    pub ids: &'a [u16],
+}
+
+/// What comes next in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told<'a> {
+    /// What rows have chosen.
+    Chosen(Choices<'a>),
+    /// What they will probably choose.
+    Ahead(Ahead<'a>),
 }
 
 /// How a trace ended.
@@ -92,10 +112,10 @@ impl<R: Read> Reader<R> {
         self.ending
     }
 
-    /// The next layer of a window; nothing at the end, also where the file breaks off.
+    /// The next layer of a window, or what is said of one; nothing at the end, also where the file breaks off.
     ///
     /// **Errors**: reading failed, or a record is wrong.
-    pub fn next_choices(&mut self) -> Result<Option<Choices<'_>>, TraceError> {
+    pub fn next_told(&mut self) -> Result<Option<Told<'_>>, TraceError> {
         loop {
             while self.at == self.piece.len() {
                 if !self.next_piece()? {
@@ -116,11 +136,19 @@ impl<R: Read> Reader<R> {
                 }
                 LAYER => {
                     let layer = self.layer(lane).map_err(wrong)?;
-                    return Ok(Some(Choices {
+                    return Ok(Some(Told::Chosen(Choices {
                         layer,
                         spans: self.lanes[lane].as_deref().unwrap_or_default(),
                         ids: &self.ids,
-                    }));
+                    })));
+                }
+                AHEAD => {
+                    let (layer, distance) = self.ahead(lane).map_err(wrong)?;
+                    return Ok(Some(Told::Ahead(Ahead {
+                        layer,
+                        distance,
+                        ids: &self.ids,
+                    })));
                 }
                 got => return Err(wrong(RecordError::Kind { got })),
             }
@@ -208,6 +236,20 @@ impl<R: Read> Reader<R> {
     fn layer(&mut self, lane: usize) -> Result<usize, RecordError> {
         let last = self.header.layers.len() as u64 - 1;
         let index = self.number("a layer's index", 0, last)? as usize;
+        self.ids(lane, index)?;
+        Ok(index)
+    }
+
+    fn ahead(&mut self, lane: usize) -> Result<(usize, usize), RecordError> {
+        let last = self.header.layers.len() as u64 - 1;
+        let index = self.number("a layer's index", 0, last)? as usize;
+        let distance = self.number("a distance", 1, last.max(1))? as usize;
+        self.ids(lane, index)?;
+        Ok((index, distance))
+    }
+
+    /// Reads the ids of a lane's rows, in the layer with this index.
+    fn ids(&mut self, lane: usize, index: usize) -> Result<(), RecordError> {
         let layer = self.header.layers[index];
         let spans = self.lanes[lane].as_ref();
         let spans = spans.ok_or(RecordError::NoWindow { lane })?;
@@ -224,7 +266,7 @@ impl<R: Read> Reader<R> {
         self.at += needed;
         let highest = u64::from(self.ids.iter().copied().max().unwrap_or(0));
         within("an expert", highest, 0, layer.experts as u64 - 1)?;
-        Ok(index)
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    Header, LANE_BIT, LAYER, MAGIC, PIECE_BYTES, SpanRows, WINDOW, WINDOW_AGAIN,
+    AHEAD, Header, LANE_BIT, LAYER, MAGIC, PIECE_BYTES, SpanRows, WINDOW, WINDOW_AGAIN,
     pack::{id_bits, put_ids, put_varint},
 };
 use crate::{
@@ -38,6 +38,8 @@ pub struct Recorder {
     /// The lane and layer that are being computed.
     at: Option<(Lane, Layer)>,
     last: usize,
+    /// The lane of the layer that was told last.
+    told: Option<Lane>,
     piece: Vec<u8>,
 }
 
@@ -74,6 +76,7 @@ impl Recorder {
             reading: Vec::new(),
             at: None,
             last: 0,
+            told: None,
             piece: Vec::new(),
         })
     }
@@ -98,6 +101,10 @@ impl Recorder {
 
     /// A layer of a lane's window comes next.
     pub fn enter(&mut self, lane: Lane, layer: usize, rows: &Rows) {
+        self.told = None;
+        if self.piece.len() > PIECE_BYTES {
+            self.close_piece();
+        }
         if layer == 0 {
             self.begin(lane, rows);
         } else {
@@ -130,9 +137,25 @@ impl Recorder {
         self.piece.push(LAYER | lane_bit);
         put_varint(&mut self.piece, layer.index as u64);
         put_ids(&mut self.piece, ids, layer.bits);
-        if layer.index == self.last || self.piece.len() > PIECE_BYTES {
+        self.told = Some(lane);
+        if layer.index == self.last {
+            self.told = None;
             self.close_piece();
         }
+    }
+
+    /// Whom the router of the header's layer `index` names for the rows whose choices were told last, `distance` layers before: `[rows, used] u16` by rank.
+    pub fn ahead(&mut self, index: usize, distance: usize, ids: &[u16]) {
+        let known = self.layers.iter().flatten();
+        let layer = known.into_iter().find(|layer| layer.index == index);
+        let (Some(lane), Some(layer)) = (self.told, layer) else {
+            return;
+        };
+        let lane_bit = if lane as usize == 0 { 0 } else { LANE_BIT };
+        self.piece.push(AHEAD | lane_bit);
+        put_varint(&mut self.piece, index as u64);
+        put_varint(&mut self.piece, distance as u64);
+        put_ids(&mut self.piece, ids, layer.bits);
     }
 
     /// A window of these rows begins. A sequence reads its prompt from position 0 to the first row whose logits are asked; what follows are its stream's own tokens.

@@ -6,7 +6,7 @@ use super::{
     Header,
     error::{RecordError, TraceError},
     pack::{get_ids, id_bits, packed_bytes, put_ids, put_varint},
-    reader::{Choices, Ending, Reader},
+    reader::{Ending, Reader, Told},
     recorder::Recorder,
 };
 use crate::{
@@ -42,6 +42,7 @@ fn rows(spans: &[(u32, u32, usize, bool)]) -> Rows {
             pages: &[],
             logits: usize::from(*asked),
             ask: Ask::Greedy,
+            drafts: 0,
         })
         .collect();
     let mut rows = Rows::default();
@@ -49,10 +50,17 @@ fn rows(spans: &[(u32, u32, usize, bool)]) -> Rows {
     rows
 }
 
-/// What [`Reader`] gives, owned.
+/// What [`Reader`] gives, owned. What is said ahead has no spans, and a layer of 100 for each layer before.
 type Seen = (usize, Vec<(u32, usize, bool)>, Vec<u16>);
 
-fn seen(choices: &Choices<'_>) -> Seen {
+fn seen(told: &Told<'_>) -> Seen {
+    let choices = match told {
+        Told::Chosen(choices) => choices,
+        Told::Ahead(ahead) => {
+            let ids = ahead.ids.to_vec();
+            return (ahead.layer + 100 * ahead.distance, Vec::new(), ids);
+        }
+    };
     let spans = choices.spans.iter();
     (
         choices.layer,
@@ -66,8 +74,8 @@ fn seen(choices: &Choices<'_>) -> Seen {
 fn read(bytes: impl Read) -> Result<(Vec<Seen>, Ending), TraceError> {
     let mut reader = Reader::new(bytes)?;
     let mut all = Vec::new();
-    while let Some(choices) = reader.next_choices()? {
-        all.push(seen(&choices));
+    while let Some(told) = reader.next_told()? {
+        all.push(seen(&told));
     }
     Ok((all, reader.ending()))
 }
@@ -96,6 +104,11 @@ fn layers(
         };
         recorder.chosen(&choice.1);
         expected.push((choice.0, spans.to_vec(), choice.1));
+        if choice.0 == 0 && spans.iter().any(|(_, _, decode)| *decode) {
+            let ahead = ids(2 * window.count(), 5, 8);
+            recorder.ahead(1, 1, &ahead);
+            expected.push((101, Vec::new(), ahead));
+        }
     }
     expected
 }
@@ -269,6 +282,9 @@ fn wrong_records_say_what_is_wrong() {
         RecordError::Short { needed: 3, left: 1 },
     );
     check(&[1, 1, 0, 2, 3, 0, 63, 0, 0], range("an expert", 63, 0, 59));
+    check(&[4, 0, 1], RecordError::NoWindow { lane: 0 });
+    check(&[1, 1, 0, 2, 4, 1, 0], range("a distance", 0, 1, 1));
+    check(&[1, 1, 0, 2, 4, 1, 1, 7], range("an expert", 7, 0, 4));
     // a million rows are claimed, and nothing is there
     let mut records = vec![1, 1, 0];
     put_varint(&mut records, 2 << 20);

@@ -123,6 +123,7 @@ fn residuals<B: Readable>(runner: &mut Runner<B>, rows: usize, layers: usize) ->
         pages: &pages,
         logits: 0,
         ask: Ask::Logits,
+        drafts: 0,
     };
     let mut pass = runner.begin(Lane::Prompt, &[span]).expect("begun");
     let mut residuals = Vec::new();

@@ -37,6 +37,12 @@ fn check(file: &str, golden_name: &str) {
             let again = model.chunked(slot, ids, chunks);
             assert_same(&format!("{file}, chunks of {chunks:?}"), &again, &whole);
         }
+        let guessed = model.guessed(1, ids);
+        assert_same(
+            &format!("{file}, with guesses taken back"),
+            &guessed,
+            &whole,
+        );
         check_company(&mut model, file, ids);
     });
 }

@@ -26,6 +26,8 @@ pub(crate) const CAPACITY: Capacity = Capacity {
     slices_ahead: 0,
     lanes_alike: false,
     candidates: 0,
+    drafts: 0,
+    predicts: false,
 };
 
 pub(crate) fn settings() -> EngineSettings {
@@ -51,6 +53,7 @@ pub(crate) fn request(first: Token, prompt: usize, max_tokens: usize) -> Request
         stop_tokens: [].into(),
         logprobs: None,
         deadline: None,
+        drafts: true,
     }
 }
 
@@ -117,7 +120,7 @@ fn a_cancel_is_seen_at_the_next_layer() {
         );
         // The slot is as good as new.
         let next = request(7, 20, 5);
-        let expected = solo(&next, CAPACITY.context, None);
+        let expected = solo(&next, CAPACITY.context, &Behaviour::default());
         let mut tokens = handle.submit(next).unwrap();
         let (found, reason) = read_to_end(&mut engine, &mut tokens);
         assert_eq!(
@@ -146,7 +149,7 @@ fn a_cancel_leaves_others_in_the_window_alone() {
     let (found, reason) = read_to_end(&mut engine, &mut stays);
     assert_eq!(
         (found, End::Finished(reason)),
-        solo(&staying, CAPACITY.context, None)
+        solo(&staying, CAPACITY.context, &Behaviour::default())
     );
     assert_eq!(
         (handle.stats().slots_busy, handle.stats().pages_used),
@@ -205,7 +208,10 @@ fn a_reader_who_stops_parks_his_own_sequence_and_no_other() {
         (Ok(Turn::Idle), Health::Idle)
     );
     let (found, _) = read_to_end(&mut engine, &mut slow);
-    assert_eq!(found, solo(&request(0, 9, 30), CAPACITY.context, None).0);
+    assert_eq!(
+        found,
+        solo(&request(0, 9, 30), CAPACITY.context, &Behaviour::default()).0
+    );
 }
 
 #[test]
@@ -490,7 +496,10 @@ fn a_late_answer_ends_whether_it_waits_or_runs() {
     assert_eq!(behaviour.calls.clock.load(Relaxed), at(33));
     assert!(before.iter().all(Result::is_ok));
     let (found, _) = read_to_end(&mut engine, &mut comes_in_time);
-    assert_eq!(found, solo(&request(1, 10, 2), 256, None).0);
+    assert_eq!(
+        found,
+        solo(&request(1, 10, 2), 256, &Behaviour::default()).0
+    );
     let stats = handle.stats();
     assert_eq!(
         (stats.slots_busy, stats.pages_used, stats.queued),

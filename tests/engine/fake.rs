@@ -14,8 +14,8 @@ use std::{
 use tidegate::{
     engine::{
         executor::{
-            Ask, Candidates, Capacity, Executor, Lane, Outcome, PAGE_TOKENS, PageId, Progress,
-            Slot, Span,
+            Ask, Candidates, Capacity, Executor, Guess, Lane, Outcome, PAGE_TOKENS, PageId,
+            Progress, Slot, Span,
         },
         request::{FinishReason, Request, Token},
     },
@@ -36,6 +36,8 @@ pub(crate) struct Behaviour {
     pub(crate) hold: Option<Arc<Mutex<()>>>,
     /// Give a row that is not finite where the hash is a multiple of this.
     pub(crate) poison: Option<u64>,
+    /// Let what follows a token mostly depend on that token alone, so that sequences repeat themselves.
+    pub(crate) habits: bool,
     /// What a call of `advance` takes, on a clock that only this moves. The real clock if absent.
     pub(crate) cost: Option<Cost>,
     /// Calls so far.
@@ -64,6 +66,8 @@ pub(crate) struct Calls {
     pub(crate) logits: AtomicU64,
     /// **Units**: nanoseconds, on the clock that `cost` moves.
     pub(crate) clock: AtomicU64,
+    /// Rows that were taken back.
+    pub(crate) cut: AtomicU64,
     /// Sequences begun: spans that start at position 0.
     pub(crate) started: AtomicU64,
     /// **Units**: nanoseconds, as `clock`. The longest slice of the prompt lane.
@@ -78,19 +82,23 @@ pub(crate) struct Broken {
 }
 
 /// A slot's recurrent state.
-#[derive(Clone, Copy)]
+#[derive(Clone, Default)]
 struct State {
-    hash: u64,
-    positions: usize,
+    /// After every position.
+    hashes: Vec<u64>,
+    /// Rows of the last window that may be taken back.
+    loose: usize,
+    /// After the tokens and guesses whose successors were predicted.
+    ahead: Vec<u64>,
     /// Rows of it were abandoned: unusable until it is reset.
     torn: bool,
 }
 
-const FRESH: State = State {
-    hash: 0,
-    positions: 0,
-    torn: false,
-};
+impl State {
+    fn hash(&self) -> u64 {
+        self.hashes.last().copied().unwrap_or(0)
+    }
+}
 
 /// A row on its way.
 struct Row {
@@ -138,7 +146,7 @@ impl Fake {
             states: vec![
                 State {
                     torn: true,
-                    ..FRESH
+                    ..State::default()
                 };
                 capacity.slots
             ],
@@ -150,11 +158,12 @@ impl Fake {
     }
 
     fn check_span(&self, span: &Span<'_>) {
-        let state = self.states[span.slot.0 as usize];
+        let state = &self.states[span.slot.0 as usize];
         let end = span.first as usize + span.tokens.len();
         assert!(!state.torn, "{:?} was not reset", span.slot);
         assert_eq!(
-            state.positions, span.first as usize,
+            state.hashes.len(),
+            span.first as usize,
             "position in {:?}",
             span.slot
         );
@@ -169,6 +178,11 @@ impl Fake {
                 .all(|page| (page.0 as usize) < self.capacity.pages)
         );
         assert!(span.logits <= span.tokens.len());
+        assert!(span.drafts <= self.capacity.drafts);
+        assert!(
+            span.drafts == 0 || span.drafts + 1 == span.tokens.len() && span.logits > span.drafts,
+            "guesses stand behind one token"
+        );
         assert!(
             self.under_way
                 .iter()
@@ -177,6 +191,20 @@ impl Fake {
             "{:?} twice at once",
             span.slot
         );
+    }
+
+    /// Notes what will be told of a row.
+    fn tell(&mut self, hash: u64, token: Token, ask: Ask) {
+        let logits: Vec<f32> = logits(hash, token, &self.behaviour).collect();
+        let mut ids: Vec<Token> = (0..VOCAB as Token).collect();
+        ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+        ids.truncate(self.capacity.candidates.max(1));
+        self.asked.push(Asked {
+            ask,
+            ranked: ids.iter().map(|id| logits[*id as usize]).collect(),
+            ids,
+            logits,
+        });
     }
 
     /// The hash of positions `0..=row.position`, read back from the pages. `before` is that of the row before, in the same pages.
@@ -198,7 +226,15 @@ impl Executor for Fake {
     }
 
     fn reset(&mut self, slot: Slot) {
-        self.states[slot.0 as usize] = FRESH;
+        self.states[slot.0 as usize] = State::default();
+    }
+
+    fn cut(&mut self, slot: Slot, rows: usize) {
+        self.behaviour.calls.cut.fetch_add(rows as u64, Relaxed);
+        let state = &mut self.states[slot.0 as usize];
+        assert!((1..=state.loose).contains(&rows) && !state.torn);
+        state.loose -= rows;
+        state.hashes.truncate(state.hashes.len() - rows);
     }
 
     fn begin(&mut self, lane: Lane, spans: &[Span<'_>]) -> Result<Pass, Broken> {
@@ -216,6 +252,7 @@ impl Executor for Fake {
         self.under_way[lane as usize] = Some(Vec::new());
         for span in spans {
             self.check_span(span);
+            self.states[span.slot.0 as usize].loose = span.drafts;
             self.under_way[lane as usize]
                 .as_mut()
                 .unwrap()
@@ -281,8 +318,7 @@ impl Executor for Fake {
             self.keys[page.0 as usize][row.position % PAGE_TOKENS] = row.token;
             if pass.layers == 0 {
                 let state = &mut self.states[row.slot.0 as usize];
-                state.hash = absorb(state.hash, row.token);
-                state.positions += 1;
+                state.hashes.push(absorb(state.hash(), row.token));
             }
         }
         pass.layers += 1;
@@ -291,6 +327,23 @@ impl Executor for Fake {
             true => Progress::Done,
             false => Progress::More,
         })
+    }
+
+    /// Mostly what the model will say.
+    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), Broken> {
+        assert!(self.capacity.predicts && self.under_way[Lane::Decode as usize].is_none());
+        self.asked.clear();
+        for guess in guesses {
+            let state = &mut self.states[guess.slot.0 as usize];
+            assert!(!state.torn && state.ahead.len() >= step);
+            state.ahead.truncate(step);
+            let before = state.ahead.last().copied().unwrap_or(state.hash());
+            let hash = absorb(before, guess.token);
+            state.ahead.push(hash);
+            let wrong = u64::from(mix(hash ^ 77).is_multiple_of(3));
+            self.tell(hash.wrapping_add(wrong), guess.token, guess.ask);
+        }
+        Ok(())
     }
 
     fn withdraw(&mut self, pass: &mut Pass, slot: Slot) {
@@ -318,23 +371,14 @@ impl Executor for Fake {
                 .get(i + 1)
                 .is_some_and(|next| next.slot == row.slot);
             before = goes_on.then_some(hash);
-            let state = self.states[row.slot.0 as usize];
+            let state = &self.states[row.slot.0 as usize];
             assert!(
-                goes_on || state.hash == hash,
+                goes_on || state.hash() == hash,
                 "pages and state of {:?} disagree",
                 row.slot
             );
             if let Some(ask) = row.ask {
-                let logits: Vec<f32> = logits(hash, self.behaviour.poison).collect();
-                let mut ids: Vec<Token> = (0..VOCAB as Token).collect();
-                ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
-                ids.truncate(self.capacity.candidates.max(1));
-                self.asked.push(Asked {
-                    ask,
-                    ranked: ids.iter().map(|id| logits[*id as usize]).collect(),
-                    ids,
-                    logits,
-                });
+                self.tell(hash, row.token, ask);
             }
         }
         Ok(())
@@ -385,14 +429,15 @@ pub(crate) enum End {
 }
 
 /// What a request must give, whatever else is going on: computed straight from its definition, without an engine.
-pub(crate) fn solo(request: &Request, context: usize, poison: Option<u64>) -> (Vec<Token>, End) {
+pub(crate) fn solo(request: &Request, context: usize, behaviour: &Behaviour) -> (Vec<Token>, End) {
     let mut sampler = Sampler::new(&request.sampling, &request.prompt);
     let mut hash = request.prompt.iter().copied().fold(0, absorb);
     let mut tokens = Vec::new();
     let mut scratch = Scratch::default();
     loop {
         let position = request.prompt.len() + tokens.len();
-        let row: Vec<f32> = logits(hash, poison).collect();
+        let last = *tokens.last().or(request.prompt.last()).unwrap();
+        let row: Vec<f32> = logits(hash, last, behaviour).collect();
         let Ok(token) = sampler.choose(&row, position as u64, &mut scratch) else {
             return (
                 tokens,
@@ -413,10 +458,17 @@ pub(crate) fn solo(request: &Request, context: usize, poison: Option<u64>) -> (V
     }
 }
 
-fn logits(hash: u64, poison: Option<u64>) -> impl Iterator<Item = f32> {
-    let poisoned = poison.is_some_and(|poison| hash.is_multiple_of(poison));
+/// Where a sequence has come to `hash` with the token `last`.
+fn logits(hash: u64, last: Token, behaviour: &Behaviour) -> impl Iterator<Item = f32> {
+    let poisoned = behaviour
+        .poison
+        .is_some_and(|poison| hash.is_multiple_of(poison));
+    // one time in eight it does something else
+    let habit = (behaviour.habits && !mix(hash).is_multiple_of(8))
+        .then_some((u64::from(last) * 5 + 1) % VOCAB as u64);
     (0..VOCAB as u64).map(move |token| match poisoned && token == hash % 7 {
         true => f32::NAN,
+        false if habit == Some(token) => 16.0,
         false => (mix(hash ^ mix(token)) >> 40) as f32 / (1 << 21) as f32,
     })
 }

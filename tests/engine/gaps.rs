@@ -118,6 +118,8 @@ impl Room {
             vocab: VOCAB,
             context: 120_000,
             slices_ahead: 0,
+            drafts: 0,
+            predicts: false,
             lanes_alike: false,
             candidates: 8,
         };
@@ -200,7 +202,7 @@ impl Room {
                 max_tokens: client.tokens.len().max(1),
                 ..client.request.clone()
             };
-            let (expected, _) = solo(&alone, self.handle.context(), None);
+            let (expected, _) = solo(&alone, self.handle.context(), &Behaviour::default());
             assert!(expected.starts_with(&client.tokens));
         }
     }
@@ -328,7 +330,11 @@ fn parked_streams_do_not_hold_up_a_prompt() {
                 None => {}
             }
         }
-        let (expected, _) = solo(&request(i as Token, 20, 500), room.handle.context(), None);
+        let (expected, _) = solo(
+            &request(i as Token, 20, 500),
+            room.handle.context(),
+            &Behaviour::default(),
+        );
         assert_eq!(tokens, expected);
     }
 }

@@ -170,13 +170,15 @@ impl Evening {
             pages: dice.from(1, 12),
             rows: dice.pick(&[1, 2, 5, 16, 70, 300]),
             decode_rows: dice.pick(&[1, 2, 5, 16, 70, 300]),
-            logits_rows: dice.pick(&[1, 2, 5, 8]),
+            logits_rows: dice.pick(&[1, 2, 5, 8, 40]),
             layers: dice.from(1, 5),
             vocab: VOCAB,
             context: dice.pick(&[2, 20, 64, 65, 200, 400]),
             slices_ahead: 0,
             lanes_alike: machine != LANES_DIFFER,
             candidates: dice.pick(&[0, 1, 6, VOCAB]),
+            drafts: dice.pick(&[0, 1, 3, 8]),
+            predicts: dice.once_in(2),
         };
         let settings = EngineSettings {
             queue: dice.pick(&[0, 1, 3, 20]),
@@ -189,6 +191,7 @@ impl Evening {
         let behaviour = Behaviour {
             fail_at: dice.once_in(8).then(|| dice.from(1, 300) as u64),
             poison: dice.once_in(4).then_some(53),
+            habits: !dice.once_in(4),
             cost: Some(COSTS[machine]),
             ..Behaviour::default()
         };
@@ -244,6 +247,7 @@ impl Evening {
             logprobs: dice.once_in(5).then_some(2),
             deadline: (dice.once_in(4))
                 .then(|| dice.pick(&[MS, 50 * MS, 2_000 * MS, Duration::MAX])),
+            drafts: !dice.once_in(4),
         }
     }
 
@@ -259,7 +263,7 @@ impl Evening {
         };
         let now = self.now();
         self.clients.push(Client {
-            expected: solo(&request, self.handle.context(), self.behaviour.poison),
+            expected: solo(&request, self.handle.context(), &self.behaviour),
             request,
             tokens,
             got: Vec::new(),

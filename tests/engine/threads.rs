@@ -70,7 +70,7 @@ fn answers_are_the_same_for_many_at_once_and_one_after_another() {
         .collect();
     let expected: Vec<_> = requests
         .iter()
-        .map(|r| solo(r, CAPACITY.context, None).0)
+        .map(|r| solo(r, CAPACITY.context, &Behaviour::default()).0)
         .collect();
     let one_by_one: Vec<_> = requests
         .iter()

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use tidegate::{
     backend::{Backend, Room, shape::KvType},
     cpu::backend::{Cpu, CpuSettings},
-    engine::executor::{Ask, Executor, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
+    engine::executor::{Ask, Executor, Guess, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
     gguf::Gguf,
     model::{Runner, family},
 };
@@ -111,13 +111,78 @@ impl<B: Backend> Bare<B> {
         )
     }
 
+    /// Logits of a token and of guesses behind it, of which then only the first `right` stay.
+    pub(crate) fn guesses(
+        &mut self,
+        slot: usize,
+        first: usize,
+        tokens: &[u32],
+        right: usize,
+    ) -> &[f32] {
+        let part = Part {
+            slot,
+            first,
+            tokens,
+        };
+        self.compute(Lane::Decode, &[part], Ask::Logits, tokens.len() - 1);
+        if right + 1 < tokens.len() {
+            let wrong = tokens.len() - 1 - right;
+            self.runner.cut(Slot(slot as u32), wrong);
+        }
+        &self.logits
+    }
+
+    /// Logits at every position, read in windows whose last rows were wrong guesses.
+    pub(crate) fn guessed(&mut self, slot: usize, tokens: &[u32]) -> Vec<f32> {
+        let vocab = self.vocab();
+        let (mut at, mut all) = (0, Vec::new());
+        for (rows, wrong) in [(1, 0), (5, 4), (9, 5), (3, 0), (2, 1), (9, 8)]
+            .iter()
+            .cycle()
+        {
+            let rows = tokens.len().min(at + rows) - at;
+            let wrong = rows.saturating_sub(1).min(*wrong);
+            let mut guessed = tokens[at..at + rows].to_vec();
+            for token in &mut guessed[rows - wrong..] {
+                *token = (*token + 1) % vocab as u32;
+            }
+            let logits = self.guesses(slot, at, &guessed, rows - 1 - wrong);
+            all.extend_from_slice(&logits[..(rows - wrong) * vocab]);
+            at += rows - wrong;
+            if at == tokens.len() {
+                break;
+            }
+        }
+        all
+    }
+
+    /// Logits of what the prediction block says after a token.
+    pub(crate) fn predict(&mut self, slot: usize, step: usize, token: u32) -> &[f32] {
+        let guess = Guess {
+            slot: Slot(slot as u32),
+            token,
+            pages: &self.pages_of(slot),
+            ask: Ask::Logits,
+        };
+        self.runner.predict(step, &[guess]).expect("predicted");
+        self.logits.clear();
+        let logits = self.runner.logits(0).expect("logits");
+        self.logits.extend_from_slice(logits);
+        &self.logits
+    }
+
+    fn pages_of(&self, slot: usize) -> Vec<PageId> {
+        let pages = slot * self.pages..(slot + 1) * self.pages;
+        pages.map(|page| PageId(page as u32)).collect()
+    }
+
     /// Logits of all rows of one window, part after part.
     pub(crate) fn window(&mut self, lane: Lane, parts: &[Part<'_>], ask: Ask) -> &[f32] {
-        let pages = |slot: usize| {
-            let pages = slot * self.pages..(slot + 1) * self.pages;
-            pages.map(|page| PageId(page as u32)).collect::<Vec<_>>()
-        };
-        let pages: Vec<_> = parts.iter().map(|part| pages(part.slot)).collect();
+        self.compute(lane, parts, ask, 0)
+    }
+
+    fn compute(&mut self, lane: Lane, parts: &[Part<'_>], ask: Ask, drafts: usize) -> &[f32] {
+        let pages: Vec<_> = parts.iter().map(|part| self.pages_of(part.slot)).collect();
         let spans: Vec<_> = parts
             .iter()
             .zip(&pages)
@@ -128,6 +193,7 @@ impl<B: Backend> Bare<B> {
                 pages,
                 logits: part.tokens.len(),
                 ask,
+                drafts,
             })
             .collect();
         for span in spans.iter().filter(|span| span.first == 0) {

@@ -7,7 +7,7 @@ use crate::{
 use tidegate::backend::Backend;
 
 /// `<|im_end|>`
-const STOP: u32 = 2;
+pub(crate) const STOP: u32 = 2;
 
 fn logprobs(logits: &[f32]) -> Vec<f32> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use tidegate::{
     engine::{
         EngineSettings, Handle, Stopper,
-        request::{Output, Request, Sampling, Token},
+        request::{EngineError, Output, Request, Sampling, Token},
     },
     gguf::Gguf,
     settings::{BackendChoice, CudaSettings, ModelSettings},
@@ -41,6 +41,7 @@ pub(crate) fn requests(tokens: usize) -> Vec<Request> {
             stop_tokens: Arc::from([]),
             logprobs: None,
             deadline: None,
+            drafts: true,
         }
     };
     (0..8).map(request).collect()
@@ -65,18 +66,26 @@ pub(crate) fn settings(chunk_rows: usize, threads: Option<usize>, slots: usize) 
             ..EngineSettings::default()
         },
         trace: None,
+        experts: None,
     }
 }
 
 pub(crate) async fn answer(handle: &Handle, request: Request) -> Vec<Token> {
+    try_answer(handle, request).await.expect("an answer")
+}
+
+pub(crate) async fn try_answer(
+    handle: &Handle,
+    request: Request,
+) -> Result<Vec<Token>, EngineError> {
     let mut tokens = handle.submit(request).expect("a place in the queue");
     let mut out = Vec::new();
     while let Some(output) = tokens.next().await {
-        if let Output::Token { token, .. } = output.expect("an answer") {
+        if let Output::Token { token, .. } = output? {
             out.push(token);
         }
     }
-    out
+    Ok(out)
 }
 
 /// Answers one after another, then all at once. Ends the engine.

@@ -26,6 +26,40 @@ pub(crate) struct Tale {
     pub(crate) greedy_ids: Vec<u32>,
     pub(crate) first4_top5_logprobs: Vec<Vec<(u32, f32)>>,
     pub(crate) top1_margins: Vec<f32>,
+    pub(crate) mtp: Vec<Prediction>,
+    pub(crate) mtp_chain: Chain,
+}
+
+/// A prediction at a position, given the token after it.
+#[derive(Deserialize)]
+pub(crate) struct Prediction {
+    pub(crate) position: usize,
+    pub(crate) next_token: u32,
+    pub(crate) draft: u32,
+    pub(crate) top3: Vec<(u32, f32)>,
+}
+
+/// Predictions fed back, after the prompt and its first greedy token.
+#[derive(Deserialize)]
+pub(crate) struct Chain {
+    pub(crate) drafts: Vec<(u32, f32)>,
+}
+
+/// What the reference predicts along a sequence. See `scripts/draft-goldens.py`.
+#[derive(Deserialize)]
+pub(crate) struct Drafted {
+    /// Where in the tokens the first of `drafts` was made.
+    pub(crate) first: usize,
+    pub(crate) tokens: Vec<u32>,
+    /// What the trunk says after every position from `first` on.
+    pub(crate) greedy: Vec<u32>,
+    /// Three guesses each, of the second, third and fourth token after the position.
+    pub(crate) drafts: Vec<[u32; 3]>,
+}
+
+/// The predictions of the bundled file.
+pub(crate) fn drafted() -> Vec<Drafted> {
+    serde_json::from_str(include_str!("../../fixtures/tales/drafts.json")).expect("goldens")
 }
 
 fn fixtures() -> PathBuf {

@@ -17,6 +17,12 @@ fn check(file: &str, golden_name: &str) {
     let whole = one.chunked(0, &golden.ids, &[golden.ids.len()]);
     assert_close(file, &whole, &golden.logits, golden.vocab, TOLERANCE);
     assert!(whole.chunks(golden.vocab).map(argmax).eq(chosen), "{file}");
+    let guessed = one.guessed(1, &golden.ids);
+    assert_same(
+        &format!("{file}, with guesses taken back"),
+        &guessed,
+        &whole,
+    );
     // any chunking, any slot and any number of threads: the same bits
     let mut three = open(3);
     for (threads, slot, chunks) in [

@@ -66,6 +66,8 @@ impl Parrot {
             slices_ahead: 0,
             lanes_alike: false,
             candidates: 0,
+            drafts: 0,
+            predicts: false,
         };
         Self {
             capacity,

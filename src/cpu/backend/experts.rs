@@ -1,5 +1,8 @@
 //! The experts of a window: each expert's weights are read once for all rows that chose it.
 //!
+//! Experts are read where the file is mapped, all at once; or, where memory is for some of them only, from a [`Store`]: whoever is there first, the others as they come. Which way changes
+//! no bit: an expert's rows have places of their own, and they are added up in the order of rank when all are there.
+//!
 //! Three regions: gate, up, activation and requantisation by (expert, part of the intermediate); down projections by (expert, outputs); the
 //! weighted sum by row. The shared expert takes part as one more expert, which every row chose.
 
@@ -12,8 +15,10 @@ use crate::{
         math,
         pool::{Disjoint, Pool},
         route::{Combine, ExpertBias, Groups, Router, SharedExpert},
+        store::Store,
     },
     quant::BlockType,
+    residency::tier::Want,
 };
 
 /// Units of the intermediate that a task computes are a multiple of this: whole blocks of every quantised form.
@@ -42,8 +47,25 @@ pub(super) struct ExpertScratch {
     shared_hidden: Acts,
     /// `[rows, d] f32`
     shared_outputs: Vec<f32>,
+    /// What the window wants of a store.
+    wants: Vec<Want>,
     /// `[workers]`: gate and up values of a task's rows, `[2, ROOM] f32`.
     parts: Vec<Vec<f32>>,
+}
+
+/// How a layer chooses.
+pub(super) fn router(weights: &RouteWeights<Cpu>) -> Router<'_> {
+    let shape = &weights.shape;
+    Router {
+        experts: shape.experts,
+        top_k: shape.used,
+        gating: shape.gating,
+        bias: weights.bias.as_deref(),
+        choice_bias: weights.choice_bias.as_deref(),
+        expert_scale: weights.expert_scale.as_deref(),
+        renormalise: shape.normalise,
+        scale: shape.scale,
+    }
 }
 
 /// One expert at work: the routed and the shared ones look alike to the regions.
@@ -87,17 +109,7 @@ impl ExpertScratch {
     ) {
         let shape = &weights.shape;
         let places = logits.len() / shape.experts * shape.used;
-        let router = Router {
-            experts: shape.experts,
-            top_k: shape.used,
-            gating: shape.gating,
-            bias: weights.bias.as_deref(),
-            choice_bias: weights.choice_bias.as_deref(),
-            expert_scale: weights.expert_scale.as_deref(),
-            renormalise: shape.normalise,
-            scale: shape.scale,
-        };
-        router.run(
+        router(weights).run(
             pool,
             isa,
             logits,
@@ -125,7 +137,7 @@ impl ExpertScratch {
 }
 
 impl Cpu {
-    /// `Branch` = weighted sum of the chosen experts' outputs for `Normed`.
+    /// `Branch` = weighted sum of the chosen experts' outputs for `Normed`. Rows whose experts cannot be read are torn.
     pub(super) fn feed_experts(&mut self, rows: usize, weights: &ExpertWeights<Self>) {
         let shared = weights.shared.as_ref();
         let kinds = [
@@ -136,13 +148,6 @@ impl Cpu {
         ];
         self.quantise(rows, Act::Normed, self.width, &kinds);
         let mut scratch = std::mem::take(&mut self.experts);
-        if self.cold_windows > 0 {
-            for (expert, _) in scratch.groups.iter() {
-                weights.gate.fetch(expert);
-                weights.up.fetch(expert);
-                weights.down.fetch(expert);
-            }
-        }
         scratch.hidden.reserve(
             weights.down.kind(),
             scratch.groups.places().len(),
@@ -153,18 +158,107 @@ impl Cpu {
                 .shared_hidden
                 .reserve(shared.down.kind(), rows, shared.width);
         }
-        self.hidden_region(rows, weights, &mut scratch);
-        self.down_region(rows, weights, &mut scratch);
+        let home = weights.gate.home();
+        match (home, self.store.take()) {
+            (Some(home), Some(mut store)) => {
+                self.feed_from_store(rows, weights, home.layer, &mut scratch, &mut store);
+                self.store = Some(store);
+            }
+            (_, store) => {
+                self.store = store;
+                self.feed_from_file(rows, weights, &mut scratch);
+            }
+        }
         self.combine(rows, weights, &scratch);
         self.experts = scratch;
     }
 
-    /// Gate, up, activation and requantisation of all experts that have rows.
+    /// All experts at once, where the file is mapped.
+    fn feed_from_file(
+        &mut self,
+        rows: usize,
+        weights: &ExpertWeights<Self>,
+        scratch: &mut ExpertScratch,
+    ) {
+        if self.cold_windows > 0 {
+            for (expert, _) in scratch.groups.iter() {
+                weights.gate.fetch(expert);
+                weights.up.fetch(expert);
+                weights.down.fetch(expert);
+            }
+        }
+        self.regions(rows, weights, scratch, Shelf::File, true);
+        if let Some(layer) = weights.gate.layer() {
+            self.look_ahead(rows, layer, None);
+        }
+    }
+
+    /// Whoever is in memory first, then the others as they come.
+    fn feed_from_store(
+        &mut self,
+        rows: usize,
+        weights: &ExpertWeights<Self>,
+        layer: usize,
+        scratch: &mut ExpertScratch,
+        store: &mut Store,
+    ) {
+        let mut wants = std::mem::take(&mut scratch.wants);
+        wants.clear();
+        let used = scratch.groups.places().len() / rows;
+        wants.extend(scratch.groups.iter().map(|(expert, places)| {
+            let decodes =
+                |place: &&u32| *self.decoding.get(**place as usize / used).unwrap_or(&true);
+            let decode_rows = places.iter().filter(decodes).count() as u32;
+            Want {
+                expert: expert as u16,
+                decode_rows,
+                prompt_rows: places.len() as u32 - decode_rows,
+            }
+        }));
+        store.chosen(layer, &scratch.ids[..rows * used], used);
+        store.visit(layer, &wants);
+        scratch.wants = wants;
+        let experts = scratch.groups.starts().len() - 1;
+        let mut left = store.take(false, experts);
+        self.regions(rows, weights, scratch, Shelf::Store(store), true);
+        self.look_ahead(rows, layer, Some(store));
+        while left > 0 {
+            left = store.take(true, experts);
+            self.regions(rows, weights, scratch, Shelf::Store(store), false);
+        }
+        for (expert, error) in store.failures() {
+            let places = scratch.groups.of(usize::from(expert)).iter();
+            let rows = places.map(|place| place / used as u32);
+            self.torn.rows.extend(rows);
+            self.torn.why = Some(error);
+        }
+        store.finish();
+    }
+
+    /// Whoever is on the shelf, and the shared expert if it is his turn.
+    fn regions(
+        &mut self,
+        rows: usize,
+        weights: &ExpertWeights<Self>,
+        scratch: &mut ExpertScratch,
+        shelf: Shelf<'_>,
+        shared: bool,
+    ) {
+        if shelf.is_empty() && (!shared || weights.shared.is_none()) {
+            return;
+        }
+        self.hidden_region(rows, weights, scratch, shelf, shared);
+        self.down_region(rows, weights, scratch, shelf, shared);
+    }
+
+    /// Gate, up, activation and requantisation of the experts on the shelf.
     fn hidden_region(
         &mut self,
         rows: usize,
         weights: &ExpertWeights<Self>,
         scratch: &mut ExpertScratch,
+        shelf: Shelf<'_>,
+        shared_too: bool,
     ) {
         let (isa, normed) = (self.isa, &self.quantised);
         let plenty = scratch.groups.iter().count() >= 4 * self.pool.workers();
@@ -174,7 +268,8 @@ impl Cpu {
             &scratch.groups,
             &scratch.rows,
             weights,
-            &self.row_numbers[..rows],
+            shelf,
+            shared_too.then_some(&self.row_numbers[..rows]),
             |job| job.width.div_ceil(step),
         );
         self.moved_bytes += jobs.weight_bytes();
@@ -222,12 +317,14 @@ impl Cpu {
         });
     }
 
-    /// Down projections of all experts that have rows.
+    /// Down projections of the experts on the shelf.
     fn down_region(
         &mut self,
         rows: usize,
         weights: &ExpertWeights<Self>,
         scratch: &mut ExpertScratch,
+        shelf: Shelf<'_>,
+        shared_too: bool,
     ) {
         let (isa, width, workers) = (self.isa, self.width, self.pool.workers());
         let step = |job: &Job<'_>| task_outputs(width, job.down.1.len() / width, workers);
@@ -235,7 +332,8 @@ impl Cpu {
             &scratch.groups,
             &scratch.rows,
             weights,
-            &self.row_numbers[..rows],
+            shelf,
+            shared_too.then_some(&self.row_numbers[..rows]),
             |job| width.div_ceil(step(job)),
         );
         let routed = OutRows::new(&mut scratch.outputs, width);
@@ -304,17 +402,20 @@ impl<'a> Jobs<'a> {
         groups: &'a Groups,
         rows: &'a [u32],
         weights: &'a ExpertWeights<Cpu>,
-        all_rows: &'a [u32],
+        shelf: Shelf<'a>,
+        shared_rows: Option<&'a [u32]>,
         tasks: impl Fn(&Job<'a>) -> usize,
     ) -> Self {
         let mut rest = rows;
-        let routed = groups.iter().map(|(expert, places)| {
+        let routed = groups.iter().filter_map(|(expert, places)| {
             let (rows, after) = rest.split_at(places.len());
             rest = after;
-            Job {
-                gate: stacked(&weights.gate, expert),
-                up: stacked(&weights.up, expert),
-                down: stacked(&weights.down, expert),
+            let [gate, up, down] = [&weights.gate, &weights.up, &weights.down]
+                .map(|part| Some((part.ty(), shelf.bytes(part, expert)?)));
+            Some(Job {
+                gate: gate?,
+                up: up?,
+                down: down?,
                 width: weights.width,
                 rows,
                 places,
@@ -322,9 +423,10 @@ impl<'a> Jobs<'a> {
                     [gate, up].map(|bias| &bias[expert * weights.width..][..weights.width])
                 }),
                 shared: false,
-            }
+            })
         });
-        let shared = weights.shared.as_ref().map(|shared| Job {
+        let shared = weights.shared.as_ref().zip(shared_rows);
+        let shared = shared.map(|(shared, all_rows)| Job {
             gate: single(&shared.gate),
             up: single(&shared.up),
             down: single(&shared.down),
@@ -361,8 +463,27 @@ impl<'a> Jobs<'a> {
     }
 }
 
-fn stacked(experts: &Experts, expert: usize) -> (BlockType, &[u8]) {
-    (experts.ty(), experts.bytes(expert))
+/// Where experts are read from.
+#[derive(Clone, Copy)]
+enum Shelf<'a> {
+    /// All of them where the file is mapped.
+    File,
+    /// Whoever has been taken from a store.
+    Store(&'a Store),
+}
+
+impl<'a> Shelf<'a> {
+    fn is_empty(self) -> bool {
+        matches!(self, Self::Store(store) if !store.has_some())
+    }
+
+    /// One expert's matrix, if it is there.
+    fn bytes(self, experts: &'a Experts, expert: usize) -> Option<&'a [u8]> {
+        match (self, experts.home()) {
+            (Self::Store(store), Some(home)) => store.bytes(home, expert, || experts.bytes(expert)),
+            _ => Some(experts.bytes(expert)),
+        }
+    }
 }
 
 fn single(matrix: &Matrix) -> (BlockType, &[u8]) {

@@ -151,9 +151,30 @@ impl Caches {
         }
     }
 
+    /// Which of the rotations, turned to these rows.
+    fn turned(&mut self, of: &Rope, rows: &Rows) -> usize {
+        let known = self.rotations.iter().position(|known| known.of == *of);
+        let number = known.unwrap_or_else(|| {
+            self.rotations.push(Rotation::new(of));
+            self.rotations.len() - 1
+        });
+        self.rotations[number].turn_to(rows);
+        number
+    }
+
     pub(super) fn reset(&mut self, slot: Slot) {
         if let Some((states, _)) = &mut self.delta {
             states.reset(slot);
+        }
+    }
+
+    /// Keys and values need nothing, those of an index and what n-grams keep neither: what comes next at a position replaces what is there, nobody looks past
+    /// his own, and what the rows that go have replaced in a ring lies further back than anybody looks.
+    pub(super) fn cut(&mut self, slot: Slot, rows: usize) {
+        if let Some((states, _)) = &mut self.delta {
+            states
+                .cut(slot, rows)
+                .expect("no more rows are taken back than the last window had");
         }
     }
 }
@@ -168,6 +189,17 @@ pub(super) fn state_bytes(shape: &shape::DeltaShape) -> usize {
     DeltaStates::bytes(&delta_shape(shape))
 }
 
+/// The rows of a window as the cache takes them.
+fn kv_spans<'a>(rows: &'a Rows, places: &'a Places) -> Vec<KvSpan<'a>> {
+    let span = |(number, span): (usize, &RowSpan)| KvSpan {
+        first_row: span.rows.start,
+        rows: span.rows.len(),
+        first: span.first as u32,
+        pages: places.of(rows, number),
+    };
+    rows.spans().iter().enumerate().map(span).collect()
+}
+
 /// Every layer has a cache of its own, since layers may differ.
 fn cache_shape(kv: &shape::KvShape) -> KvShape {
     KvShape {
@@ -180,67 +212,15 @@ fn cache_shape(kv: &shape::KvShape) -> KvShape {
 impl Cpu {
     /// `Mixed` = attention of `Query` over the sequences' keys and values, the window's own appended first.
     pub(super) fn attention(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) {
+        self.append_keys(rows, weights);
         let (isa, shape, count) = (self.isa, &weights.shape, rows.count());
-        let rotations = &mut self.caches.rotations;
-        let rotation = match rotations.iter().position(|known| known.of == shape.rope) {
-            Some(known) => known,
-            None => {
-                rotations.push(Rotation::new(&shape.rope));
-                rotations.len() - 1
-            }
-        };
-        rotations[rotation].turn_to(rows);
-        let turning = &self.caches.rotations[rotation];
-        let turns = Some((&turning.rope, &turning.turns));
+        let rotation = self.caches.turned(&shape.rope, rows);
         let head_dim = shape.kv.head_dim;
-        let (query_head, kv_width) = (
-            head_dim * if shape.gated { 2 } else { 1 },
-            shape.kv.heads * head_dim,
-        );
+        let query_head = head_dim * if shape.gated { 2 } else { 1 };
         let query_width = shape.heads * query_head;
-        for (act, width, stride, part) in [
-            (Act::Query, query_width, query_head, 0),
-            (Act::Key, kv_width, head_dim, 1),
-        ] {
-            let inputs = HeadInputs {
-                shape,
-                stride,
-                bias: weights.bias.as_ref().map(|bias| &bias[part][..]),
-                norm: weights.qk_norm.as_ref().map(|norm| &norm[part][..]),
-                norms: shape.qk_norm,
-                turns,
-            };
-            let out = self.acts.rows_mut(act, count, width);
-            Self::each_row(&self.pool, out, width, 4 * width, |row, values| {
-                inputs.prepare(isa, row, values)
-            });
-        }
-        let values = HeadInputs {
-            shape,
-            stride: head_dim,
-            bias: weights.bias.as_ref().map(|bias| &bias[2][..]),
-            norm: shape.v_norm.then_some(&self.caches.ones[..head_dim]),
-            norms: Some(QkNorm::PerHead),
-            turns: None,
-        };
-        if values.changes() {
-            let out = self.acts.rows_mut(Act::Value, count, kv_width);
-            Self::each_row(&self.pool, out, kv_width, kv_width, |row, out| {
-                values.prepare(isa, row, out)
-            });
-        }
+        self.prepare_heads(Act::Query, count, query_head, weights, rotation);
         let places = Places::new(rows, shape.ring_pages(self.caches.rows));
-        let spans: Vec<KvSpan<'_>> = rows
-            .spans()
-            .iter()
-            .enumerate()
-            .map(|(number, span)| KvSpan {
-                first_row: span.rows.start,
-                rows: span.rows.len(),
-                first: span.first as u32,
-                pages: places.of(rows, number),
-            })
-            .collect();
+        let spans = kv_spans(rows, &places);
         let page = cache_shape(&shape.kv).page_bytes(self.caches.kv[weights.kv].kind());
         let seen = |span: &KvSpan<'_>| {
             let from = shape
@@ -250,17 +230,8 @@ impl Cpu {
         };
         let pages: usize = spans.iter().map(seen).sum();
         self.moved_bytes += (page * pages) as u64;
-        let cache = &mut self.caches.kv[weights.kv];
-        cache.write(
-            &self.pool,
-            isa,
-            0,
-            &spans,
-            self.acts.rows(Act::Key, count, kv_width),
-            self.acts.rows(Act::Value, count, kv_width),
-        );
         let pages = spans.iter().map(|span| span.pages.len()).max().unwrap_or(0);
-        let chosen = self.choose(rows, &spans, weights, rotation, pages);
+        let chosen = self.choose(count, &spans, weights, rotation, pages);
         let cache = &self.caches.kv[weights.kv];
         let mut mixed = self.acts.take(Act::Mixed);
         let query = HeadRows {
@@ -302,41 +273,108 @@ impl Cpu {
 }
 
 impl Cpu {
-    /// Takes the rows' keys into the layer's index, and chooses what they see; tells whether that is less than everything.
+    /// Prepares the rows' keys and values, and appends them to their sequences' own; those of an index too.
+    pub(super) fn append_keys(&mut self, rows: &Rows, weights: &AttentionWeights<Self>) {
+        let (shape, count) = (&weights.shape, rows.count());
+        let rotation = self.caches.turned(&shape.rope, rows);
+        let head_dim = shape.kv.head_dim;
+        self.prepare_heads(Act::Key, count, head_dim, weights, rotation);
+        self.prepare_heads(Act::Value, count, head_dim, weights, rotation);
+        let width = shape.kv.heads * head_dim;
+        let places = Places::new(rows, shape.ring_pages(self.caches.rows));
+        let spans = kv_spans(rows, &places);
+        self.caches.kv[weights.kv].write(
+            &self.pool,
+            self.isa,
+            0,
+            &spans,
+            self.acts.rows(Act::Key, count, width),
+            self.acts.rows(Act::Value, count, width),
+        );
+        let (Some(index), Some([_, weight])) =
+            (&mut self.caches.index[weights.kv], &weights.index_norm)
+        else {
+            return;
+        };
+        let norm = KeyNorm {
+            weight,
+            eps: shape.eps,
+            rope: &self.caches.rotations[rotation].rope,
+        };
+        let keys = self.acts.rows(Act::IndexKey, count, weight.len());
+        for (span, of) in spans.iter().zip(rows.spans()) {
+            index.append(self.isa, of.slot, span, keys, &norm);
+        }
+    }
+
+    /// Bias, norm, clamp and rotation of `Query`, `Key` or `Value`; values are not rotated, and normed without a weight if at all.
+    fn prepare_heads(
+        &mut self,
+        act: Act,
+        count: usize,
+        stride: usize,
+        weights: &AttentionWeights<Self>,
+        rotation: usize,
+    ) {
+        let (isa, shape) = (self.isa, &weights.shape);
+        let (part, heads) = match act {
+            Act::Query => (0, shape.heads),
+            Act::Key => (1, shape.kv.heads),
+            _ => (2, shape.kv.heads),
+        };
+        let turning = &self.caches.rotations[rotation];
+        let (norm, norms, turns) = if part < 2 {
+            let norm = weights.qk_norm.as_ref().map(|norm| &norm[part][..]);
+            let turns = Some((&turning.rope, &turning.turns));
+            (norm, shape.qk_norm, turns)
+        } else {
+            let ones = &self.caches.ones[..shape.kv.head_dim];
+            (shape.v_norm.then_some(ones), Some(QkNorm::PerHead), None)
+        };
+        let inputs = HeadInputs {
+            shape,
+            stride,
+            bias: weights.bias.as_ref().map(|bias| &bias[part][..]),
+            norm,
+            norms,
+            turns,
+        };
+        if !inputs.changes() {
+            return;
+        }
+        let width = heads * stride;
+        let out = self.acts.rows_mut(act, count, width);
+        Self::each_row(&self.pool, out, width, 4 * width, |row, values| {
+            inputs.prepare(isa, row, values)
+        });
+    }
+
+    /// Chooses what the rows see, if the layer has an index; tells whether that is less than everything.
     fn choose(
         &mut self,
-        rows: &Rows,
+        count: usize,
         spans: &[KvSpan<'_>],
         weights: &AttentionWeights<Self>,
         rotation: usize,
         pages: usize,
     ) -> bool {
-        let (Some(index), Some([query_norm, key_norm]), Some(shape)) = (
-            &mut self.caches.index[weights.kv],
+        let (Some(index), Some([norm, _]), Some(shape)) = (
+            &self.caches.index[weights.kv],
             &weights.index_norm,
             weights.shape.index,
         ) else {
             return false;
         };
-        let (isa, count, eps) = (self.isa, rows.count(), weights.shape.eps);
+        let (isa, eps) = (self.isa, weights.shape.eps);
         let Rotation { rope, turns, .. } = &self.caches.rotations[rotation];
         let width = shape.heads * shape.head_dim;
         let queries = self.acts.rows_mut(Act::IndexQuery, count, width);
         Self::each_row(&self.pool, queries, width, 4 * width, |row, query| {
             for head in query.chunks_exact_mut(shape.head_dim) {
-                math::rms_norm(isa, head, query_norm, eps);
+                math::rms_norm(isa, head, norm, eps);
                 rope.turn(isa, turns, row, head);
             }
         });
-        let keys = self.acts.rows(Act::IndexKey, count, shape.head_dim);
-        let norm = KeyNorm {
-            weight: key_norm,
-            eps,
-            rope,
-        };
-        for (span, of) in spans.iter().zip(rows.spans()) {
-            index.append(isa, of.slot, span, keys, &norm);
-        }
         if self.caches.masks.len() < count * pages {
             self.caches.masks.resize(count * pages, 0);
         }
@@ -344,9 +382,7 @@ impl Cpu {
         let masks = &mut self.caches.masks[..count * pages];
         index.select((&self.pool, isa), spans, queries, pages, masks)
     }
-}
 
-impl Cpu {
     /// `Mixed` = gated delta net of `DeltaQkv`; advances the slots' states.
     pub(super) fn gated_delta(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) {
         let (shape, count) = (&weights.shape, rows.count());

@@ -4,12 +4,13 @@ use std::{ops::Range, sync::Arc};
 
 use crate::{
     backend::{ExpertSource, MatrixSource},
-    cpu::kernels::ActKind,
+    cpu::{kernels::ActKind, store::Home},
     gguf::{Advice, Gguf, Tensor},
     quant::BlockType,
 };
 
 /// `outputs` rows of `inputs` values of one tensor.
+#[derive(Clone)]
 pub struct Matrix {
     file: Arc<Gguf>,
     tensor: Tensor,
@@ -74,10 +75,14 @@ pub struct Experts {
     inputs: usize,
     outputs: usize,
     bytes: usize,
+    /// Which of the trunk's layers with experts they are of.
+    layer: Option<usize>,
+    /// Where they have a place in memory of their own, if they have.
+    home: Option<Home>,
 }
 
 impl Experts {
-    pub(super) fn new(file: Arc<Gguf>, source: ExpertSource) -> Self {
+    pub(super) fn new(file: Arc<Gguf>, source: ExpertSource, home: Option<Home>) -> Self {
         let first = &source.experts[0];
         let (inputs, outputs, row_bytes) =
             (first.inputs, first.rows.len(), first.tensor.row_bytes());
@@ -97,6 +102,8 @@ impl Experts {
             inputs,
             outputs,
             bytes: outputs * row_bytes,
+            layer: source.layer,
+            home,
         }
     }
 
@@ -129,7 +136,17 @@ impl Experts {
             .advise(&self.tensors[tensor], bytes, Advice::WillNeed);
     }
 
-    /// All rows of one expert.
+    /// Which of the trunk's layers with experts they are of.
+    pub(super) fn layer(&self) -> Option<usize> {
+        self.layer
+    }
+
+    /// Where they have a place in memory of their own.
+    pub(super) fn home(&self) -> Option<Home> {
+        self.home
+    }
+
+    /// All rows of one expert, in the mapped file.
     pub fn bytes(&self, expert: usize) -> &[u8] {
         let (tensor, start) = self.at[expert];
         &self.file.bytes(&self.tensors[tensor])[start..][..self.bytes]

@@ -20,6 +20,7 @@ use crate::{
     },
     engine::executor::PAGE_TOKENS,
     ledger::bytes,
+    model::start::logits_rows,
 };
 
 /// **Units**: bytes that the driver, compiled kernels and recorded windows take, about: not ours to plan.
@@ -231,8 +232,8 @@ fn advice(weights: u64, limit: u64, needs: &Needs, room: &Room) -> String {
 fn with_slots(room: Room, slots: usize) -> Room {
     Room {
         slots,
-        decode_rows: room.decode_rows - room.slots + slots,
-        logits_rows: slots,
+        decode_rows: room.decode_rows - room.logits_rows + logits_rows(slots),
+        logits_rows: logits_rows(slots),
         pages: room.pages / room.slots * slots,
         ..room
     }

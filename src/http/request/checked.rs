@@ -161,6 +161,7 @@ impl Generation {
                 logprobs,
                 deadline: up_to("deadline_ms", body.deadline_ms, 1..=DEADLINE_MAX)?
                     .map(|ms| Duration::from_millis(ms as u64)),
+                drafts: body.drafts.unwrap_or(true),
             },
             model: body.model,
         })

@@ -14,7 +14,7 @@ use crate::http::error::ApiError;
 /// The fields of `/v1/chat/completions` and `/v1/completions`.
 ///
 /// **Source**: OpenAI's API reference; `top_k`, `min_p`, `repetition_penalty`, `repeat_penalty`, `ignore_eos`, `min_tokens` and
-/// `chat_template_kwargs` as in vLLM and llama.cpp; `deadline_ms` is our own.
+/// `chat_template_kwargs` as in vLLM and llama.cpp; `deadline_ms` and `drafts` are our own.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Body {
@@ -66,6 +66,8 @@ pub struct Body {
     pub ignore_eos: Option<bool>,
     /// Milliseconds that the answer may take.
     pub deadline_ms: Option<usize>,
+    /// `false`: no token is guessed ahead.
+    pub drafts: Option<bool>,
     /// Tokens to generate at least; only `max_tokens` itself is a promise this server can keep.
     pub min_tokens: Option<usize>,
     /// Passed to the template.

@@ -30,7 +30,7 @@ impl Frequency {
 }
 
 impl Policy for Frequency {
-    fn visit(&mut self, wanted: &[Wanted], residents: &mut Residents<'_>) {
+    fn visit(&mut self, wanted: &[Wanted], residents: &mut Residents) {
         self.now += self.visit;
         for wanted in wanted {
             let score = &mut self.scores[wanted.expert.0 as usize];

@@ -72,6 +72,31 @@ impl Guarded {
         }
     }
 
+    /// How much streams use an expert: the binary logarithm of its faded uses as of now. Nothing if they never did.
+    pub fn rank(&self, expert: ExpertId) -> Option<f64> {
+        let uses = &self.uses[expert.0 as usize];
+        (uses.last > 0.0).then(|| uses.score.at(self.now))
+    }
+
+    /// Lets an expert in that had this rank in an earlier run, if there is room; whether it is in.
+    pub fn warm(&mut self, expert: ExpertId, rank: f64, residents: &mut Residents) -> bool {
+        let uses = &mut self.uses[expert.0 as usize];
+        uses.score = Score::of(rank);
+        uses.last = uses.last.max(f64::MIN_POSITIVE);
+        self.admit(expert, residents)
+    }
+
+    /// Lets an expert in whom nobody has wanted now, if there is room; whether it is in.
+    pub fn admit(&mut self, expert: ExpertId, residents: &mut Residents) -> bool {
+        let uses = self.uses[expert.0 as usize];
+        let fits = residents.insert(expert);
+        if fits {
+            let rank = uses.score.raised(self.guard.recency * uses.last);
+            self.order.put(expert, rank);
+        }
+        fits
+    }
+
     /// Takes note of a use; the expert's rank from now on.
     fn note(&mut self, wanted: &Wanted) -> Score {
         let uses = &mut self.uses[wanted.expert.0 as usize];
@@ -85,7 +110,7 @@ impl Guarded {
     }
 
     /// Lets an expert in, and for it out who ranks lower; false if it must stay out.
-    fn replace(&mut self, rank: Score, expert: ExpertId, residents: &mut Residents<'_>) -> bool {
+    fn replace(&mut self, rank: Score, expert: ExpertId, residents: &mut Residents) -> bool {
         while !residents.fits(expert) {
             match self.order.first() {
                 Some((least, out)) if least < rank => {
@@ -102,7 +127,7 @@ impl Guarded {
 }
 
 impl Policy for Guarded {
-    fn visit(&mut self, wanted: &[Wanted], residents: &mut Residents<'_>) {
+    fn visit(&mut self, wanted: &[Wanted], residents: &mut Residents) {
         if wanted.iter().any(|wanted| wanted.decode_rows > 0) {
             self.now += self.visit;
         }

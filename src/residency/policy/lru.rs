@@ -21,7 +21,7 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn visit(&mut self, wanted: &[Wanted], residents: &mut Residents<'_>) {
+    fn visit(&mut self, wanted: &[Wanted], residents: &mut Residents) {
         self.visits += 1;
         for wanted in wanted
             .iter()

@@ -13,6 +13,16 @@ impl Score {
     /// Nobody has used it.
     pub(super) const NEVER: Self = Self(f64::NEG_INFINITY);
 
+    /// As many uses at time 0. **Units**: powers of two.
+    pub(super) fn of(rank: f64) -> Self {
+        Self(rank)
+    }
+
+    /// What is left of it at time `now`, as a power of two.
+    pub(super) fn at(self, now: f64) -> f64 {
+        self.0 - now
+    }
+
     /// With `weight` more uses at time `now`. **Units**: half-lives.
     pub(super) fn used(self, weight: f64, now: f64) -> Self {
         let use_now = weight.log2() + now;

@@ -1,0 +1,419 @@
+//! What guessing ahead is worth: the same requests with it and without it, in turns, in one process.
+//!
+//! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE]] [--threads N] [--streams 1,4] [--rounds N] [--tokens N] [--json]`
+//!
+//! Two engines on the CPU have the same file; one never guesses. A round asks both, one after the other, for the same answers, streams at a time; what counts is the time between
+//! tokens, and of the rounds' ratios the median. Beside it stands the ratio of the processor time that answers took in all, which others on the machine hardly disturb (with `--threads 1`: waiting
+//! workers count as well). Of a file without a chat template, prompts are made-up tokens. Checked inside: every answer has the same tokens from both.
+
+use std::{error::Error, sync::Arc, time::Duration};
+
+use clap::Parser;
+use futures::{StreamExt, future::try_join_all};
+use serde_json::{Value, json};
+use tidegate::{
+    cpu::backend::{Cpu, CpuSettings},
+    engine::{
+        EngineSettings, Handle, Stopper,
+        request::{Output, Request, Sampling, Timings, Token},
+    },
+    gguf::Gguf,
+    model::{start, text::ModelText},
+    settings::{BackendChoice, CudaSettings, ModelSettings},
+    stage::tokenize::{Prompt, Tokenize},
+};
+
+mod common;
+use common::{Common, Failure, rig::processor_time};
+
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Answers written at once.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4])]
+    streams: Vec<usize>,
+    /// Rounds, each with prompts of its own.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Tokens of an answer at most.
+    #[arg(long, default_value_t = 160)]
+    tokens: usize,
+}
+
+const WHO: [&str; 12] = [
+    "a brave frog",
+    "a tired baker",
+    "a shy dragon",
+    "a small robot",
+    "an old sailor",
+    "a clever fox",
+    "a quiet girl",
+    "a lonely whale",
+    "a proud rooster",
+    "a curious cat",
+    "a young gardener",
+    "a lost bear",
+];
+const WHAT: [&str; 9] = [
+    "learns to fly",
+    "finds a golden key",
+    "has a birthday",
+    "builds a boat",
+    "looks for a friend",
+    "gets lost in the woods",
+    "wants to see the sea",
+    "plants a seed",
+    "hears a strange noise",
+];
+const THINGS: [&str; 12] = [
+    "a volcano",
+    "a library",
+    "a bridge",
+    "rain",
+    "a bee",
+    "bread",
+    "the moon",
+    "a river",
+    "a school",
+    "music",
+    "snow",
+    "a garden",
+];
+
+/// A kind of conversation.
+#[derive(Clone, Copy)]
+enum Scene {
+    Story,
+    List,
+    /// An answer that mostly repeats what stands in the prompt.
+    CopyEdit,
+    Dialogue,
+    /// Tokens without a meaning.
+    Noise,
+}
+
+impl Scene {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Story => "story",
+            Self::List => "list",
+            Self::CopyEdit => "copy-edit",
+            Self::Dialogue => "dialogue",
+            Self::Noise => "noise",
+        }
+    }
+
+    /// The turns before the answer; one that is empty is to be filled with the model's own answer.
+    fn turns(self, nth: usize) -> Vec<String> {
+        let who = WHO[nth % WHO.len()];
+        let what = WHAT[nth * 5 % WHAT.len()];
+        let thing = THINGS[nth * 7 % THINGS.len()];
+        match self {
+            Self::Story => vec![format!("Write a short story about {who} who {what}.")],
+            Self::List => vec![format!("Give me a list of five facts about {thing}.")],
+            Self::CopyEdit => {
+                let ask = format!("Write a short story about {who} who {what}.");
+                vec![ask.clone(), String::new(), ask]
+            }
+            Self::Dialogue => vec![
+                format!("What is {thing}?"),
+                String::new(),
+                format!(
+                    "Thank you! And what do you know about {}?",
+                    THINGS[(nth * 7 + 3) % THINGS.len()]
+                ),
+            ],
+            Self::Noise => Vec::new(),
+        }
+    }
+}
+
+/// An engine to ask.
+struct Side {
+    handle: Handle,
+    stopper: Stopper,
+}
+
+fn side(file: &Arc<Gguf>, args: &Args, drafts: bool) -> Result<Side, Failure> {
+    let slots = args.streams.iter().copied().max().unwrap_or(1);
+    let threads = args.common.threads;
+    let settings = ModelSettings {
+        backend: BackendChoice::Cpu,
+        cuda: CudaSettings::default(),
+        threads: threads.and_then(std::num::NonZeroUsize::new),
+        slots,
+        context_tokens: Some(2048),
+        experts: None,
+        kv: None,
+        engine: EngineSettings {
+            drafts,
+            outbox_tokens: 1024,
+            ..EngineSettings::default()
+        },
+        trace: None,
+    };
+    let backend = move || Cpu::new(CpuSettings { threads });
+    let (handle, stopper) = start::start(file.clone(), backend, &settings)
+        .map_err(|error| Box::<dyn Error>::from(error.to_string()))?;
+    Ok(Side { handle, stopper })
+}
+
+async fn answer(handle: &Handle, request: Request) -> Result<(Vec<Token>, Timings), Failure> {
+    let mut outputs = handle.submit(request)?;
+    let (mut tokens, mut end) = (Vec::new(), Timings::default());
+    while let Some(output) = outputs.next().await {
+        match output? {
+            Output::Token { token, .. } => tokens.push(token),
+            Output::Finished { timings, .. } => end = timings,
+        }
+    }
+    Ok((tokens, end))
+}
+
+/// Answers written at once.
+#[derive(Default)]
+struct Written {
+    answers: Vec<Vec<Token>>,
+    decode: Duration,
+    /// Of the process.
+    processor: Duration,
+    gaps: usize,
+    drafted: usize,
+    accepted: usize,
+}
+
+impl Written {
+    /// **Units**: seconds from token to token.
+    fn gap(&self) -> f64 {
+        self.decode.as_secs_f64() / self.gaps.max(1) as f64
+    }
+}
+
+async fn write(handle: &Handle, requests: &[Request]) -> Result<Written, Failure> {
+    let answers = requests
+        .iter()
+        .map(|request| answer(handle, request.clone()));
+    let mut written = Written::default();
+    let begun = processor_time();
+    let answers = try_join_all(answers).await?;
+    written.processor = processor_time() - begun;
+    for (tokens, timings) in answers {
+        written.answers.push(tokens);
+        written.decode += timings.decode;
+        written.gaps += timings.generated_tokens.saturating_sub(1);
+        written.drafted += timings.drafted_tokens;
+        written.accepted += timings.accepted_tokens;
+    }
+    Ok(written)
+}
+
+/// What a scene came to.
+struct Row {
+    scene: Scene,
+    sampled: bool,
+    streams: usize,
+    plain: f64,
+    ratio: f64,
+    processor: f64,
+    worst: f64,
+    drafted: usize,
+    accepted: usize,
+    tokens: usize,
+}
+
+impl Row {
+    fn print(&self) {
+        println!(
+            "{:>10} {:>7} {:>8} {:>11.1} {:>8.2} {:>8.2} {:>10.2} {:>9.2} {:>9.1}%",
+            self.scene.name(),
+            if self.sampled { "0.8" } else { "0" },
+            self.streams,
+            self.streams as f64 / self.plain,
+            self.ratio,
+            self.worst,
+            self.processor,
+            self.drafted as f64 / self.tokens.max(1) as f64,
+            100.0 * self.accepted as f64 / self.drafted.max(1) as f64,
+        );
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "scene": self.scene.name(), "temperature": if self.sampled { 0.8 } else { 0.0 }, "streams": self.streams,
+            "plain_tokens_s": self.streams as f64 / self.plain, "ratio": self.ratio, "ratio_low": self.worst, "processor_ratio": self.processor,
+            "drafts": self.drafted, "accepted": self.accepted, "tokens": self.tokens,
+        })
+    }
+}
+
+/// What is asked, and of whom.
+struct Bench<'a> {
+    args: &'a Args,
+    text: Option<(ModelText, Tokenize)>,
+    guessing: Side,
+    plain: Side,
+}
+
+impl Bench<'_> {
+    fn request(&self, prompt: Arc<[Token]>, sampled: bool, seed: usize) -> Request {
+        let stop_tokens = match &self.text {
+            Some((text, _)) => text.tokenizer.stop_tokens(),
+            None => Arc::default(),
+        };
+        Request {
+            prompt,
+            sampling: Sampling {
+                temperature: if sampled { 0.8 } else { 0.0 },
+                top_p: 0.95,
+                seed: seed as u64,
+                ..Sampling::default()
+            },
+            max_tokens: self.args.tokens,
+            stop_tokens,
+            logprobs: None,
+            deadline: None,
+            drafts: true,
+        }
+    }
+
+    /// The prompt of a scene; what the model has to say in it is asked of the engine that never guesses.
+    async fn prompt(&self, scene: Scene, nth: usize) -> Result<Arc<[Token]>, Failure> {
+        let Some((text, tokenize)) = &self.text else {
+            let vocab = self.plain.handle.capacity().vocab;
+            return Ok((0..64)
+                .map(|at| ((at * 131 + nth * 977) % vocab) as Token)
+                .collect());
+        };
+        let mut messages: Vec<Value> = Vec::new();
+        for (turn, said) in scene.turns(nth).into_iter().enumerate() {
+            let role = ["user", "assistant"][turn % 2];
+            let said = if said.is_empty() {
+                let asked = tokenize.tokens(&chat(messages.clone()))?;
+                let request = self.request(asked, false, nth);
+                let (tokens, _) = answer(&self.plain.handle, request).await?;
+                text.tokenizer.decode(&tokens)
+            } else {
+                said
+            };
+            messages.push(json!({"role": role, "content": said}));
+        }
+        Ok(tokenize.tokens(&chat(messages))?)
+    }
+
+    async fn row(&self, scene: Scene, sampled: bool, streams: usize) -> Result<Row, Failure> {
+        let mut ratios = Vec::new();
+        let mut plain_gaps = Vec::new();
+        let mut processor = [Duration::ZERO; 2];
+        let (mut drafted, mut accepted, mut tokens) = (0, 0, 0);
+        for round in 0..self.args.rounds {
+            let mut requests = Vec::new();
+            for stream in 0..streams {
+                let nth = round * streams + stream;
+                let prompt = self.prompt(scene, nth).await?;
+                requests.push(self.request(prompt, sampled, nth));
+            }
+            let first = round % 2 == 0; // neither side is always the first
+            let mut plain = write(&self.plain.handle, if first { &requests } else { &[] }).await?;
+            let guessing = write(&self.guessing.handle, &requests).await?;
+            if !first {
+                plain = write(&self.plain.handle, &requests).await?;
+            }
+            if guessing.answers != plain.answers {
+                return Err(format!("{}: other tokens with guesses", scene.name()).into());
+            }
+            if plain.gaps > 0 {
+                ratios.push(plain.gap() / guessing.gap());
+                plain_gaps.push(plain.gap());
+            }
+            processor[0] += plain.processor;
+            processor[1] += guessing.processor;
+            drafted += guessing.drafted;
+            accepted += guessing.accepted;
+            tokens += guessing.gaps;
+        }
+        let median = |values: &mut Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        Ok(Row {
+            scene,
+            sampled,
+            streams,
+            plain: median(&mut plain_gaps),
+            ratio: median(&mut ratios),
+            processor: processor[0].as_secs_f64() / processor[1].as_secs_f64(),
+            worst: ratios[0],
+            drafted,
+            accepted,
+            tokens,
+        })
+    }
+}
+
+fn chat(messages: Vec<Value>) -> Prompt {
+    Prompt::Chat {
+        messages,
+        tools: Vec::new(),
+        variables: serde_json::Map::new(),
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    let args = Args::parse();
+    let (name, file) = args.common.open()?;
+    let text = ModelText::read(&file)?;
+    let talks = args.common.like.is_none();
+    let bench = Bench {
+        text: talks.then(|| {
+            let tokenize = Tokenize::new(text.tokenizer.clone(), text.template.clone());
+            (text, tokenize)
+        }),
+        guessing: side(&file, &args, true)?,
+        plain: side(&file, &args, false)?,
+        args: &args,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    if !args.common.json {
+        println!("{name}: {} rounds", args.rounds);
+        println!(
+            "{:>10} {:>7} {:>8} {:>11} {:>8} {:>8} {:>10} {:>9} {:>10}",
+            "scene",
+            "T",
+            "streams",
+            "plain tok/s",
+            "ratio",
+            "lowest",
+            "processor",
+            "guesses",
+            "right"
+        );
+    }
+    let scenes: &[Scene] = if talks {
+        &[Scene::Story, Scene::List, Scene::CopyEdit, Scene::Dialogue]
+    } else {
+        &[Scene::Noise]
+    };
+    let mut rows = Vec::new();
+    for &streams in &args.streams {
+        for &scene in scenes {
+            for sampled in [false, true] {
+                let row = runtime.block_on(bench.row(scene, sampled, streams))?;
+                if !args.common.json {
+                    row.print();
+                }
+                rows.push(row.json());
+            }
+        }
+    }
+    if args.common.json {
+        println!(
+            "{}",
+            json!({"bench": "drafts", "model": name, "rounds": args.rounds, "drafts": rows})
+        );
+    }
+    for side in [bench.guessing, bench.plain] {
+        side.stopper.stop(Duration::from_secs(10))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! This machine: measured when a prediction first needs it, and kept in the user's cache directory.
+
+use std::{fs, path::PathBuf, thread};
+
+use super::start;
+use crate::{
+    cpu::{backend::Cpu, isa::Isa, store::drive::drive_speed},
+    estimate::Machine,
+    gguf::Gguf,
+    quant::BlockType,
+    settings::{ModelSettings, cache::cache_directory},
+};
+
+/// Everything that predictions for this file need; what is not known yet is measured. The drive is measured every time, as files lie on different ones.
+pub(super) fn measured(file: &Gguf, settings: &ModelSettings) -> Machine {
+    let path = kept(settings);
+    let known = path.as_ref().and_then(|path| fs::read(path).ok());
+    let known = known.and_then(|text| serde_json::from_slice(&text).ok());
+    let mut cpu = Cpu::new(start::cpu(settings));
+    let mut machine: Machine = known.unwrap_or_else(|| fresh(&mut cpu));
+    let mut types: Vec<BlockType> = file.tensors().iter().map(|tensor| tensor.ty).collect();
+    types.sort_unstable();
+    types.dedup();
+    types.retain(|ty| !machine.kernels.contains_key(ty.label()));
+    for ty in types {
+        let speed = cpu.kernel_speed(ty);
+        machine.kernels.insert(ty.label().to_owned(), speed);
+    }
+    // only kept so that the next prediction is quicker
+    if let Some(path) = path
+        && let Some(folder) = path.parent()
+        && let Ok(text) = serde_json::to_vec(&machine)
+    {
+        let _ = fs::create_dir_all(folder).and_then(|()| fs::write(&path, text));
+    }
+    machine.disk_bytes_s = drive_speed(file);
+    machine
+}
+
+fn fresh(cpu: &mut Cpu) -> Machine {
+    let dram_bytes_s = cpu.read_bandwidth();
+    let floats = cpu.kernel_speed(BlockType::F32);
+    let region_s = cpu.region_time();
+    Machine {
+        dram_bytes_s,
+        disk_bytes_s: None,
+        // attention is float products of many rows
+        attention_macs_s: 64.0 / 4.0 / floats[floats.len() - 1],
+        kernels: [(BlockType::F32.label().to_owned(), floats)].into(),
+        region_s,
+        int8_ops_s: None,
+    }
+}
+
+/// Where it is kept: by everything that speeds depend on.
+fn kept(settings: &ModelSettings) -> Option<PathBuf> {
+    let threads = settings.threads.map_or(0, |threads| threads.get());
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let name = format!(
+        "{}-{cores}-{threads}-{:?}.json",
+        env!("CARGO_PKG_VERSION"),
+        Isa::detect()
+    );
+    Some(cache_directory("machine")?.join(name))
+}
+
+/// **Units**: bytes. What this process may use: the machine's memory, or what its cgroup allows; nothing where nobody tells.
+pub(super) fn memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    let limits = [
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ];
+    let limits = limits
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
+    limits.chain([1024 * kib]).min()
+}

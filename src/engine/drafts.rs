@@ -1,0 +1,218 @@
+//! Guesses at a sequence's next tokens, and how many of them pay.
+//!
+//! A guess costs a row of the next window and, if it turns out right, saves a window. It never changes a token: what is chosen at a position is chosen as it
+//! would be without guesses. There are two sources. **Lookup**: the last tokens stood together before, in prompt or answer, so what followed then may follow
+//! again. **Prediction**: the model's own block that predicts a token further. For every window the source and the depth are taken that promise
+//! most tokens for the time, by how often guesses like these were right and what rows have cost; no guess at all is one of the choices.
+//!
+//! Knows one sequence and the engine's costs. What other sequences guess, or how often they are right, changes nothing here: what the engine has learnt of
+//! sequences that have ended is taken over once, at the start.
+
+mod depth;
+mod lookup;
+mod rates;
+
+use super::{
+    costs::{Costs, Load},
+    request::Token,
+};
+use depth::{Bill, Choice};
+use lookup::{Lookup, Match};
+pub(super) use rates::Experience;
+use rates::Rates;
+
+/// Guesses for one window at most.
+pub(super) const DEPTH_MAX: usize = 8;
+
+/// Windows after which one goes without guesses, so that it is known what that costs.
+const PLAIN_EVERY: u32 = 256;
+
+/// Windows without predictions after which something is predicted all the same, so that it is known whether that is right; after every such trial in a row twice as
+/// many, up to the last. If a row and a prediction took as long as a window, the first would be 1.6 % of the time.
+const TRIAL_EVERY: [u32; 2] = [64, 1024];
+
+/// Where a guess comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// It followed the same tokens before.
+    Lookup,
+    /// The model predicted it.
+    Prediction,
+}
+
+impl Source {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Lookup, Self::Prediction];
+
+    /// The name it has in metrics and in the step log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lookup => "lookup",
+            Self::Prediction => "prediction",
+        }
+    }
+}
+
+/// What is to be guessed for the next window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) source: Source,
+    /// Guesses at most; 0 is none.
+    pub(super) depth: usize,
+    /// Of [`Source::Lookup`]: the position from which on tokens come again.
+    pub(super) from: usize,
+    /// Whether it is not expected to pay.
+    trial: bool,
+}
+
+impl Plan {
+    const NOTHING: Self = Self {
+        source: Source::Lookup,
+        depth: 0,
+        from: 0,
+        trial: false,
+    };
+}
+
+/// What guesses are worth at the moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) costs: &'a Costs,
+    /// Sequences that decode in the next window.
+    pub(super) decoding: usize,
+    /// **Units**: seconds. What a window may take in any case.
+    pub(super) calm: f64,
+    /// Guesses that a sequence may have.
+    pub(super) depth_max: usize,
+    /// Of these, as many can be predicted.
+    pub(super) predicted_max: usize,
+}
+
+/// One sequence's guesses.
+#[derive(Clone, Debug)]
+pub(super) struct Drafts {
+    lookup: Lookup,
+    rates: Rates,
+    /// What the last known tokens were found to repeat.
+    found: Option<Match>,
+    plan: Plan,
+    /// Windows since one without guesses.
+    since_plain: u32,
+    /// Windows since something was predicted.
+    since_predicted: u32,
+    /// After how many of them there is a trial.
+    trial_every: u32,
+    /// Guesses that were verified, and those that were right.
+    pub(super) verified: usize,
+    pub(super) accepted: usize,
+}
+
+impl Drafts {
+    /// For a sequence of up to `positions_max` tokens that begins with this prompt.
+    pub(super) fn new(prompt: &[Token], positions_max: usize) -> Self {
+        let mut lookup = Lookup::new(positions_max);
+        lookup.learn(prompt);
+        Self {
+            lookup,
+            rates: Rates::default(),
+            found: None,
+            plan: Plan::NOTHING,
+            since_plain: 0,
+            since_predicted: 0,
+            trial_every: TRIAL_EVERY[0],
+            verified: 0,
+            accepted: 0,
+        }
+    }
+
+    /// Begins with what sequences like this one have shown.
+    pub(super) fn take_over(&mut self, rates: &Rates) {
+        self.rates = rates.clone();
+    }
+
+    /// How often its guesses were right.
+    pub(super) fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
+    /// Decides what to guess behind the `known` tokens, at most `most` of them.
+    pub(super) fn plan(&mut self, known: &[Token], most: usize, terms: &Terms<'_>) -> Plan {
+        self.lookup.learn(known);
+        self.found = self.lookup.find(known);
+        self.plan = self.choose(known.len(), most.min(terms.depth_max), terms);
+        self.plan
+    }
+
+    fn choose(&self, position: usize, most: usize, terms: &Terms<'_>) -> Plan {
+        if most == 0 || self.since_plain >= PLAIN_EVERY {
+            return Plan::NOTHING;
+        }
+        let load = |depth| Load::of(depth, position);
+        let bill = |each| Bill::new(terms.costs, terms.decoding, terms.calm, load, each);
+        let Some(plain) = bill(0.0) else {
+            return Plan::NOTHING; // nothing is known yet
+        };
+        let looked_up = self.found.map_or(Choice::NOTHING, |found| {
+            let chances = (0..most).map(|nth| self.rates.lookup(found.length + nth));
+            plain.best(chances)
+        });
+        let predicted_max = most.min(terms.predicted_max);
+        let predicted = match bill(terms.costs.prediction()) {
+            Some(bill) => bill.best((0..predicted_max).map(|nth| self.rates.prediction(nth))),
+            None => Choice::NOTHING,
+        };
+        let due = predicted_max > 0 && self.since_predicted >= self.trial_every;
+        let trial = due && looked_up.depth == 0 && predicted.depth == 0;
+        let (source, depth) = match (looked_up.depth, predicted.depth) {
+            _ if trial => (Source::Prediction, 1),
+            (0, _) => (Source::Prediction, predicted.depth),
+            (_, 0) => (Source::Lookup, looked_up.depth),
+            _ if predicted.worth > looked_up.worth => (Source::Prediction, predicted.depth),
+            _ => (Source::Lookup, looked_up.depth),
+        };
+        let from = self.found.map_or(0, |found| found.from);
+        Plan {
+            source,
+            depth,
+            from,
+            trial,
+        }
+    }
+
+    /// The plan that the last window had.
+    pub(super) fn source(&self) -> Source {
+        self.plan.source
+    }
+
+    /// Takes note of what a window gave: of `drafted` guesses `accepted` were right, and the tokens from position `at` on are now known.
+    pub(super) fn verify(&mut self, known: &[Token], at: usize, drafted: usize, accepted: usize) {
+        self.verified += drafted;
+        self.accepted += accepted;
+        self.since_plain = if drafted > 0 { self.since_plain + 1 } else { 0 };
+        self.since_predicted = self.since_predicted.saturating_add(1);
+        // whether or not there was a guess for it: what would have been looked up can be compared for nothing
+        if let Some(found) = self.found.take() {
+            for (nth, position) in (at..known.len()).enumerate() {
+                let Some(guess) = known.get(found.from + nth) else {
+                    break;
+                };
+                let right = *guess == known[position];
+                self.rates.note_lookup(found.length + nth, right);
+                if !right {
+                    break;
+                }
+            }
+        }
+        if self.plan.source == Source::Prediction && drafted > 0 {
+            self.since_predicted = 0;
+            self.trial_every = if self.plan.trial {
+                TRIAL_EVERY[1].min(2 * self.trial_every)
+            } else {
+                TRIAL_EVERY[0]
+            };
+            for nth in 0..drafted.min(accepted + 1) {
+                self.rates.note_prediction(nth, nth < accepted);
+            }
+        }
+    }
+}

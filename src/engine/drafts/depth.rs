@@ -1,0 +1,145 @@
+//! How many guesses pay: expected tokens against what their rows cost. Pure.
+
+use crate::engine::costs::{Costs, Load};
+
+use super::DEPTH_MAX;
+
+/// What guessing must promise to be better than not guessing by: estimates are not that exact.
+const MARGIN: f64 = 1.03;
+
+/// A row is never free, whatever noise says. Share of what a sequence's own row costs.
+const ROW_LEAST: f64 = 0.02;
+
+/// The depth that promises most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Choice {
+    pub(super) depth: usize,
+    /// Tokens a second, in the unit of no guesses.
+    pub(super) worth: f64,
+}
+
+impl Choice {
+    pub(super) const NOTHING: Self = Self {
+        depth: 0,
+        worth: 1.0,
+    };
+}
+
+/// What a sequence's share of a window costs, by its guesses. **Units**: seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Bill {
+    /// Without guesses.
+    own: f64,
+    /// How much more, with so many and one more.
+    more: [f64; DEPTH_MAX],
+    /// And at most, so that no stream pauses for long because of guesses.
+    more_max: f64,
+}
+
+impl Bill {
+    /// In a window of so many sequences, which may take as long as `calm` or twice as long as without guesses; `each` guess costs something besides its row.
+    /// `load` says what so many rows are. None if nothing is known yet.
+    ///
+    /// Whether the others guess too is not asked, because that would make one sequence's guesses depend on another's: rows cost what they cost
+    /// at worst, if nobody else guesses or if everybody guesses as many.
+    pub(super) fn new(
+        costs: &Costs,
+        decoding: usize,
+        calm: f64,
+        load: impl Fn(usize) -> Load,
+        each: f64,
+    ) -> Option<Self> {
+        let n = decoding.max(1);
+        let plain = costs.decode(n)?;
+        let own = plain / n as f64;
+        let mut more = [0.0; DEPTH_MAX];
+        let mut before = 0.0f64;
+        for (depth, more) in (1..).zip(&mut more) {
+            let alone = costs.decode(n + depth)? - plain;
+            let all = (costs.decode(n * (1 + depth))? - plain) / n as f64;
+            let rows = alone.max(all).max(before + ROW_LEAST * own);
+            before = rows;
+            *more = rows + costs.attention(load(depth)) + each * depth as f64;
+        }
+        Some(Self {
+            own,
+            more,
+            more_max: (calm / n as f64 - own).max(own),
+        })
+    }
+
+    /// The best depth for guesses that are right with these chances, each given that those before it are.
+    pub(super) fn best(&self, chances: impl Iterator<Item = f64>) -> Choice {
+        let (mut right, mut tokens) = (1.0, 1.0);
+        let mut best = Choice::NOTHING;
+        for (depth, (chance, more)) in (1..).zip(chances.zip(self.more)) {
+            right *= chance;
+            tokens += right;
+            let worth = tokens * self.own / (self.own + more);
+            if worth > best.worth && worth > MARGIN && more <= self.more_max {
+                best = Choice { depth, worth };
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Windows take `base` and as much again for every row times `row`, both in us; measured for every number of rows.
+    fn costs(base: f64, row: f64) -> Costs {
+        let mut costs = Costs::default();
+        for rows in 1..=64 {
+            let us = base + row * rows as f64;
+            costs.note_decode(
+                Load { rows, attended: 0 },
+                Duration::from_nanos((1e3 * us) as u64),
+            );
+        }
+        costs
+    }
+
+    fn best(costs: &Costs, decoding: usize, chance: f64, each_us: f64) -> usize {
+        let none = |rows| Load { rows, attended: 0 };
+        let bill = Bill::new(costs, decoding, 1.0, none, 1e-6 * each_us).unwrap();
+        bill.best([chance; DEPTH_MAX].into_iter()).depth
+    }
+
+    #[test]
+    fn as_many_as_pay() {
+        // rows that cost as much as windows are worth nothing, free ones everything
+        assert_eq!(best(&costs(0.0, 100.0), 1, 0.99, 0.0), 0);
+        assert_eq!(best(&costs(100.0, 0.0), 1, 0.5, 0.0), 4);
+        assert_eq!(best(&costs(100.0, 0.0), 1, 1.0, 0.0), DEPTH_MAX);
+        // a row in three costs what it saves
+        assert_eq!(best(&costs(200.0, 100.0), 1, 0.3, 0.0), 0);
+        assert_eq!(best(&costs(200.0, 100.0), 1, 0.95, 0.0), DEPTH_MAX);
+        let few = best(&costs(200.0, 100.0), 1, 0.6, 0.0);
+        assert!((1..4).contains(&few), "{few}");
+        // what a guess costs besides counts as well
+        assert_eq!(best(&costs(200.0, 100.0), 1, 0.6, 100.0), 0);
+        // among others, a window is paid together
+        assert_eq!(best(&costs(200.0, 100.0), 8, 0.6, 0.0), 0);
+    }
+
+    #[test]
+    fn nothing_is_guessed_before_anything_is_known() {
+        let none = |rows| Load { rows, attended: 0 };
+        assert_eq!(Bill::new(&Costs::default(), 1, 1.0, none, 0.0), None);
+    }
+
+    #[test]
+    fn no_window_becomes_long_because_of_guesses() {
+        let costs = costs(50_000.0, 50_000.0); // 100 ms a window, half as much a row
+        let none = |rows| Load { rows, attended: 0 };
+        let depth = |calm| {
+            let bill = Bill::new(&costs, 1, calm, none, 0.0).unwrap();
+            bill.best([1.0; DEPTH_MAX].into_iter()).depth
+        };
+        assert_eq!((depth(0.075), depth(0.31), depth(9.0)), (2, 4, DEPTH_MAX));
+    }
+}

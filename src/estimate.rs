@@ -1,0 +1,341 @@
+//! How fast a model will be on a machine, before it is loaded: what each kind of work takes, added up.
+//!
+//! A machine is measured here ([`machine`]) or described in a file. Knows bytes and products, no sequence and no schedule: it tells of one stream alone.
+
+use std::{collections::BTreeMap, fmt};
+
+use crate::{
+    backend::Needs,
+    gguf::{Gguf, Tensor},
+    quant::BlockType,
+    residency::slots::SlotPlan,
+};
+
+pub mod machine;
+#[cfg(test)]
+mod tests;
+
+pub use machine::Machine;
+
+/// Regions of the worker pool that a layer consists of, about.
+const REGIONS_A_LAYER: f64 = 14.0;
+
+/// What a model has to read and multiply.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Work {
+    /// **Units**: bytes. Matrices that every row reads.
+    pub dense: BTreeMap<BlockType, u64>,
+    /// The head, which only rows with logits read.
+    pub head: BTreeMap<BlockType, u64>,
+    /// The layers that have experts.
+    pub experts: Vec<LayerWork>,
+    /// All layers.
+    pub layers: usize,
+    /// **Units**: bytes. Keys and values of one position, all layers.
+    pub position_bytes: u64,
+    /// Multiply-adds of attention for one row and one position before it, all layers.
+    pub position_macs: u64,
+    /// **Units**: bytes. Recurrent state of one sequence, all layers.
+    pub state_bytes: u64,
+}
+
+/// A layer's experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerWork {
+    /// How many.
+    pub experts: usize,
+    /// How many a row uses.
+    pub used: usize,
+    /// **Units**: bytes. All experts' matrices.
+    pub all: BTreeMap<BlockType, u64>,
+}
+
+impl Work {
+    /// What a file's model has to do. `position_bytes` and `state_bytes` are its caches'.
+    pub fn of(file: &Gguf, needs: &Needs, position_bytes: u64, state_bytes: u64) -> Self {
+        let mut work = Self {
+            layers: needs.attention.len() + needs.delta.len(),
+            position_bytes,
+            state_bytes,
+            ..Self::default()
+        };
+        for shape in &needs.attention {
+            work.position_macs += 2 * (shape.heads * shape.kv.head_dim) as u64;
+        }
+        let layers: BTreeMap<usize, usize> = needs
+            .expert_layers
+            .iter()
+            .enumerate()
+            .map(|(index, layer)| (layer.layer, index))
+            .collect();
+        work.experts = needs
+            .expert_layers
+            .iter()
+            .map(|layer| LayerWork {
+                experts: layer.experts,
+                used: layer.used,
+                all: BTreeMap::new(),
+            })
+            .collect();
+        let tied = file.tensor("output.weight").is_none();
+        for tensor in file.tensors() {
+            work.add(tensor, &layers, tied);
+        }
+        work
+    }
+
+    fn add(&mut self, tensor: &Tensor, layers: &BTreeMap<usize, usize>, tied: bool) {
+        let Some(rest) = tensor.name.strip_prefix("blk.") else {
+            let head = tensor.name.as_ref() == "output.weight"
+                || tied && tensor.name.as_ref() == "token_embd.weight";
+            if head {
+                *self.head.entry(tensor.ty).or_default() += tensor.bytes as u64;
+            }
+            return;
+        };
+        let layer = rest.split('.').next().and_then(|layer| layer.parse().ok());
+        let Some(layer) = layer.filter(|layer: &usize| *layer < self.layers) else {
+            return; // a prediction block, which does not run
+        };
+        let experts = layers.get(&layer).map(|index| &mut self.experts[*index]);
+        match experts {
+            Some(experts) if is_expert(rest) => {
+                *experts.all.entry(tensor.ty).or_default() += tensor.bytes as u64;
+            }
+            _ => *self.dense.entry(tensor.ty).or_default() += tensor.bytes as u64,
+        }
+    }
+}
+
+/// `ffn_{gate,up,down}_exps`, or a tensor of one expert: `ffn_gate.3`.
+fn is_expert(rest: &str) -> bool {
+    let mut parts = rest.split('.').skip(1);
+    let (Some(role), next) = (parts.next(), parts.next()) else {
+        return false;
+    };
+    role.ends_with("_exps") || next.is_some_and(|part| part.parse::<usize>().is_ok())
+}
+
+/// How experts are kept, and how often they are found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// `[layers with experts]`: what share of a decoded row's choices is in memory.
+    pub hit_rates: Vec<f64>,
+    /// The same of experts, whoever they are.
+    pub resident: Vec<f64>,
+    /// `[layers with experts]`. **Units**: bytes. What is read for one expert.
+    pub read_bytes: Vec<u64>,
+}
+
+impl Kept {
+    /// By a plan, and by how often experts were used: `ranks` holds layer, expert and the binary logarithm of uses. Without ranks all experts are as likely as each other.
+    pub fn new(plan: &SlotPlan, layers: &[LayerWork], ranks: &[(usize, u16, f64)]) -> Self {
+        let mut kept = Self {
+            hit_rates: vec![0.0; layers.len()],
+            resident: vec![0.0; layers.len()],
+            read_bytes: vec![0; layers.len()],
+        };
+        for pool in &plan.pools {
+            if ranks.is_empty() {
+                let share = pool.residents() as f64 / pool.experts as f64;
+                for layer in &pool.layers {
+                    (kept.hit_rates[*layer], kept.resident[*layer]) = (share, share);
+                    kept.read_bytes[*layer] = pool.slot_bytes;
+                }
+                continue;
+            }
+            let mut chances: Vec<(f64, usize)> = Vec::new();
+            for layer in &pool.layers {
+                let shape = &layers[*layer];
+                let own = ranks.iter().filter(|(of, _, _)| of == layer);
+                chances.extend(self::chances(shape, own).map(|chance| (chance, *layer)));
+                kept.read_bytes[*layer] = pool.slot_bytes;
+            }
+            chances.sort_by(|a, b| b.0.total_cmp(&a.0));
+            for (chance, layer) in chances.iter().take(pool.residents()) {
+                kept.hit_rates[*layer] += chance / layers[*layer].used as f64;
+                kept.resident[*layer] += 1.0 / layers[*layer].experts as f64;
+            }
+        }
+        kept
+    }
+}
+
+/// How likely a row is to use each expert of a layer; they add up to as many as it uses.
+fn chances<'a>(
+    layer: &LayerWork,
+    ranks: impl Iterator<Item = &'a (usize, u16, f64)>,
+) -> impl Iterator<Item = f64> {
+    let mut uses = vec![0.0; layer.experts];
+    for (_, expert, rank) in ranks {
+        if let Some(uses) = uses.get_mut(usize::from(*expert)) {
+            *uses = rank.exp2();
+        }
+    }
+    let all: f64 = uses.iter().sum();
+    let (used, experts) = (layer.used as f64, layer.experts as f64);
+    uses.into_iter().map(move |uses| {
+        if all > 0.0 {
+            (used * uses / all).min(1.0)
+        } else {
+            used / experts
+        }
+    })
+}
+
+/// What binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Reading missing experts.
+    Drive,
+    /// Reading weights from memory, and multiplying with them as they come.
+    Memory,
+    /// Arithmetic.
+    Arithmetic,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Drive => "the drive",
+            Self::Memory => "memory",
+            Self::Arithmetic => "arithmetic",
+        })
+    }
+}
+
+/// What a step takes. **Units**: seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Reading from the drive, while experts in memory are computed.
+    pub drive: f64,
+    /// Computing.
+    pub compute: f64,
+    /// All of it.
+    pub all: f64,
+}
+
+/// A model on a machine.
+pub struct Estimate<'a> {
+    /// What there is to do.
+    pub work: &'a Work,
+    /// Who does it.
+    pub machine: &'a Machine,
+    /// How experts are kept, if not all of them are in memory.
+    pub kept: Option<&'a Kept>,
+}
+
+impl Estimate<'_> {
+    /// One token of one stream, with so many positions before it.
+    pub fn decode(&self, context: usize) -> Step {
+        let (work, machine) = (self.work, self.machine);
+        let caches = (work.state_bytes + work.position_bytes * context as u64) as f64;
+        let mut step = Step {
+            compute: self.matrices(&work.dense, 1.0, 1.0)
+                + self.matrices(&work.head, 1.0, 1.0)
+                + caches / machine.dram_bytes_s
+                + work.layers as f64 * REGIONS_A_LAYER * machine.region_s,
+            ..Step::default()
+        };
+        step.all = step.compute;
+        for (index, layer) in work.experts.iter().enumerate() {
+            let compute = layer.used as f64 * self.matrices(&layer.all, 1.0, layer.share());
+            let drive = self.kept.map_or(0.0, |kept| {
+                let missing = layer.used as f64 * (1.0 - kept.hit_rates[index]).max(0.0);
+                missing * kept.read_bytes[index] as f64 / self.drive()
+            });
+            step.add(drive, compute);
+        }
+        step
+    }
+
+    /// A chunk of a prompt, behind so many positions.
+    pub fn chunk(&self, rows: usize, before: usize) -> Step {
+        let (work, machine) = (self.work, self.machine);
+        let count = rows as f64;
+        let pairs = count * (before as f64 + count / 2.0);
+        let mut step = Step {
+            compute: self.matrices(&work.dense, count, 1.0)
+                + work.state_bytes as f64 * count / 64.0 / machine.dram_bytes_s
+                + pairs * work.position_macs as f64 / machine.attention_macs_s
+                + work.layers as f64 * REGIONS_A_LAYER * machine.region_s,
+            ..Step::default()
+        };
+        step.all = step.compute;
+        for (index, layer) in work.experts.iter().enumerate() {
+            let (experts, used) = (layer.experts as f64, layer.used as f64);
+            let touched = experts * (1.0 - (1.0 - used / experts).powf(count));
+            let each = count * used / touched.max(1.0);
+            let compute = touched * self.matrices(&layer.all, each, layer.share());
+            let drive = self.kept.map_or(0.0, |kept| {
+                let missing = touched * (1.0 - kept.resident[index]).max(0.0);
+                missing * kept.read_bytes[index] as f64 / self.drive()
+            });
+            step.add(drive, compute);
+        }
+        step
+    }
+
+    /// **Units**: seconds. From a prompt's first row to its answer's first token, read in chunks of so many rows.
+    pub fn first_token(&self, prompt: usize, chunk_rows: usize) -> f64 {
+        let mut seconds = self.matrices(&self.work.head, 1.0, 1.0);
+        let mut at = 0;
+        while at < prompt {
+            let rows = chunk_rows.min(prompt - at);
+            seconds += self.chunk(rows, at).all;
+            at += rows;
+        }
+        seconds
+    }
+
+    /// What binds a decoded token.
+    pub fn decode_limit(&self) -> Limit {
+        let step = self.decode(0);
+        if step.drive > step.compute {
+            return Limit::Drive;
+        }
+        let bytes: u64 = self
+            .work
+            .dense
+            .values()
+            .chain(self.work.head.values())
+            .sum();
+        let experts = self.work.experts.iter();
+        let experts: f64 = experts
+            .map(|layer| layer.used as f64 * layer.all.values().sum::<u64>() as f64 * layer.share())
+            .sum();
+        let memory = (bytes as f64 + experts) / self.machine.dram_bytes_s;
+        if memory > 0.6 * step.compute {
+            Limit::Memory
+        } else {
+            Limit::Arithmetic
+        }
+    }
+
+    /// **Units**: seconds. Products of these matrices, of which a share takes part, with so many rows.
+    fn matrices(&self, matrices: &BTreeMap<BlockType, u64>, rows: f64, share: f64) -> f64 {
+        let each = matrices.iter();
+        each.map(|(ty, bytes)| *bytes as f64 * share * self.machine.byte_s(*ty, rows))
+            .sum()
+    }
+
+    fn drive(&self) -> f64 {
+        self.machine.disk_bytes_s.unwrap_or(f64::INFINITY)
+    }
+}
+
+impl LayerWork {
+    /// One expert's share of all.
+    fn share(&self) -> f64 {
+        1.0 / self.experts as f64
+    }
+}
+
+impl Step {
+    /// Experts of one layer: what is missing is read while the others are computed.
+    fn add(&mut self, drive: f64, compute: f64) {
+        self.drive += drive;
+        self.compute += compute;
+        self.all += drive.max(compute);
+    }
+}

@@ -1,0 +1,291 @@
+//! Guesses on the real model: predictions against their reference, and answers that are the same with guesses and without.
+//!
+//! `TIDEGATE_PROMPTS` says how many prompts answers are compared for.
+
+use std::env;
+
+use crate::{
+    bare::{Bare, argmax},
+    follow::STOP,
+    load::{answers, bundled, settings},
+    reference::{Tale, assert_same, drafted, tales, tales_file, tales_twin, tiny_file},
+};
+use std::sync::Arc;
+use tidegate::{
+    backend::shape::KvType,
+    cpu::backend::{Cpu, CpuSettings},
+    engine::{
+        EngineSettings,
+        request::{Request, Sampling, Token},
+    },
+    gguf::Gguf,
+    model::start,
+    settings::ModelSettings,
+};
+
+/// Along the source's own continuations: predictions made as the source made them, and how many of them are the same.
+fn predictions(model: &mut Bare, tale: &Tale) -> (usize, usize) {
+    let tokens = [&tale.prompt_ids[..], &tale.greedy_ids].concat();
+    let (mut same, mut all) = (0, 0);
+    let mut at = tale.prompt_ids.len();
+    model.rows(0, 0, &tale.prompt_ids);
+    for expected in &tale.mtp {
+        while at <= expected.position {
+            model.rows(0, at, &tokens[at..=at]);
+            at += 1;
+        }
+        assert_eq!(
+            (at, tokens[at]),
+            (expected.position + 1, expected.next_token)
+        );
+        let logits = model.predict(0, 0, expected.next_token);
+        same += usize::from(argmax(logits) == expected.draft);
+        all += 1;
+    }
+    (same, all)
+}
+
+/// Three guesses after the first greedy token.
+fn chain(model: &mut Bare, tale: &Tale) -> Vec<(u32, f32)> {
+    model.rows(0, 0, &tale.prompt_ids);
+    let mut token = tale.greedy_ids[0];
+    let mut drafts = Vec::new();
+    for step in 0..3 {
+        let logits = model.predict(0, step, token);
+        token = argmax(logits);
+        drafts.push((token, logits[token as usize]));
+    }
+    drafts
+}
+
+#[test]
+fn float_twin_predicts_as_the_goldens_say() {
+    let Some(file) = tales_twin("tales-f32.gguf") else {
+        return;
+    };
+    let mut model = Bare::open(&file, 1, 256, 2, KvType::F32);
+    for tale in &tales() {
+        let (same, all) = predictions(&mut model, tale);
+        assert_eq!(same, all, "{}", tale.prompt);
+        for ((token, logit), (expected, value)) in
+            chain(&mut model, tale).iter().zip(&tale.mtp_chain.drafts)
+        {
+            assert_eq!(token, expected, "{}", tale.prompt);
+            assert!(
+                (logit - value).abs() < 2e-3 * value.abs(),
+                "{logit} for {value}"
+            );
+        }
+        for expected in &tale.mtp {
+            let known = expected.position + 1;
+            let tokens = [&tale.prompt_ids[..], &tale.greedy_ids].concat();
+            model.rows(0, 0, &tokens[..known]);
+            let logits = model.predict(0, 0, expected.next_token);
+            for (token, value) in &expected.top3 {
+                let error = (logits[*token as usize] - value).abs();
+                assert!(error < 2e-3 * value.abs().max(1.0), "{error} of {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bundled_file_predicts_much_as_the_goldens_say() {
+    let mut model = Bare::open(&tales_file(), 1, 256, 2, KvType::F16);
+    let (mut same, mut all) = (0, 0);
+    for tale in &tales() {
+        let (right, of) = predictions(&mut model, tale);
+        (same, all) = (same + right, all + of);
+        let first = chain(&mut model, tale)[0].0;
+        (same, all) = (
+            same + usize::from(first == tale.mtp_chain.drafts[0].0),
+            all + 1,
+        );
+    }
+    assert!(same * 100 >= all * 93, "{same} of {all} predictions");
+}
+
+/// How many of the first one, two and three guesses were right, of those whose predecessors were.
+fn accepted(greedy: &[u32], drafts: &[[u32; 3]], counts: &mut [[usize; 2]; 3]) {
+    for (at, drafts) in drafts.iter().enumerate() {
+        for (nth, draft) in drafts.iter().enumerate() {
+            let Some(truth) = greedy.get(at + 1 + nth) else {
+                break;
+            };
+            counts[nth][1] += 1;
+            if draft != truth {
+                break;
+            }
+            counts[nth][0] += 1;
+        }
+    }
+}
+
+/// Acceptance by draft length along the same tokens, beside what the reference finds with the same weights.
+#[test]
+fn as_many_guesses_are_right_as_the_reference_says() {
+    let mut model = Bare::open(&tales_file(), 1, 512, 2, KvType::F16);
+    let (mut ours, mut theirs) = ([[0; 2]; 3], [[0; 2]; 3]);
+    let (mut same, mut all) = (0, 0);
+    for expected in &drafted() {
+        let tokens = &expected.tokens;
+        let (mut greedy, mut drafts) = (Vec::new(), Vec::new());
+        for at in expected.first..tokens.len() - 1 {
+            let rows = if at == expected.first {
+                0..at + 1
+            } else {
+                at..at + 1
+            };
+            let vocab = model.vocab();
+            let logits = model.rows(0, rows.start, &tokens[rows]);
+            greedy.push(argmax(&logits[logits.len() - vocab..]));
+            let mut token = tokens[at + 1];
+            drafts.push([0, 1, 2].map(|step| {
+                token = argmax(model.predict(0, step, token));
+                token
+            }));
+        }
+        assert_eq!(drafts.len(), expected.drafts.len());
+        let pairs = drafts.iter().zip(&expected.drafts);
+        same += pairs.filter(|(ours, theirs)| ours[0] == theirs[0]).count();
+        all += drafts.len();
+        accepted(&greedy, &drafts, &mut ours);
+        accepted(&expected.greedy, &expected.drafts, &mut theirs);
+    }
+    assert!(same * 100 >= all * 95, "{same} of {all} first guesses");
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        let share = |[right, all]: [usize; 2]| 100.0 * right as f64 / all as f64;
+        let (ours, theirs) = (share(*ours), share(*theirs));
+        assert!((ours - theirs).abs() <= 1.0, "{ours} %, not {theirs} %");
+    }
+}
+
+/// Whether the block reads along or late, whether guesses were wrong in between: predictions have the same bits.
+#[test]
+fn predictions_depend_on_nothing_but_the_tokens() {
+    let tokens: Vec<u32> = (0..400).map(|at| 3 + at * 131 % 8000).collect();
+    let mut model = Bare::open(&tales_file(), 2, 512, 2, KvType::F16);
+    model.rows(0, 0, &tokens[..399]);
+    let expected: Vec<f32> = model.predict(0, 0, tokens[399]).to_vec();
+    let (mut at, mut turn) = (0, 0);
+    while at < 399 {
+        // a prompt, rows alone, rows with guesses right and wrong; now and then something is predicted
+        let rows = [40, 1, 5, 70, 1, 9, 1][turn % 7].min(399 - at);
+        let wrong = [0, 0, 3, 0, 0, 8, 0][turn % 7].min(rows - 1);
+        if wrong > 0 {
+            let mut guessed = tokens[at..at + rows].to_vec();
+            guessed[rows - wrong..].fill(7);
+            model.guesses(1, at, &guessed, rows - 1 - wrong);
+        } else {
+            model.rows(1, at, &tokens[at..at + rows]);
+        }
+        at += rows - wrong;
+        turn += 1;
+        if turn % 9 == 0 {
+            (0..3).for_each(|step| {
+                model.predict(1, step, tokens[at + step]);
+            });
+        }
+    }
+    assert_same(
+        "read otherwise",
+        model.predict(1, 0, tokens[399]),
+        &expected,
+    );
+    // nothing predicted for longer than hidden states are kept
+    model.rows(0, 0, &tokens[..20]);
+    for at in 20..399 {
+        model.rows(0, at, &tokens[at..=at]);
+    }
+    assert_same("read late", model.predict(0, 0, tokens[399]), &expected);
+}
+
+/// Prompts that are copied, repeated, or have nothing to do with what follows.
+fn requests(count: usize, vocab: u32) -> Vec<Request> {
+    let kinds = [
+        Sampling {
+            temperature: 0.0,
+            ..Sampling::default()
+        },
+        Sampling {
+            temperature: 0.8,
+            ..Sampling::default()
+        },
+        Sampling {
+            temperature: 0.0,
+            repetition_penalty: 1.1,
+            frequency_penalty: 0.3,
+            logit_bias: vec![(5, 1.5)],
+            ..Sampling::default()
+        },
+    ];
+    let tales = tales();
+    let prompt = |index: usize| -> Vec<Token> {
+        let tale = &tales[index % tales.len()];
+        let mut prompt = match index / tales.len() % 3 {
+            0 => tale.prompt_ids.clone(),
+            1 => [&tale.greedy_ids[..], &tale.prompt_ids].concat(),
+            _ => [
+                &tale.prompt_ids[..],
+                &tale.greedy_ids[..20],
+                &tale.greedy_ids[..6],
+            ]
+            .concat(),
+        };
+        prompt.push(20 + index as u32);
+        prompt.iter().map(|token| token % vocab).collect()
+    };
+    let requests = (0..count).flat_map(|index| {
+        let prompt: Arc<[Token]> = prompt(index).into();
+        kinds.clone().map(|sampling| Request {
+            prompt: prompt.clone(),
+            sampling: Sampling {
+                seed: index as u64,
+                ..sampling
+            },
+            max_tokens: 40,
+            stop_tokens: [STOP].into(),
+            logprobs: None,
+            deadline: None,
+            drafts: true,
+        })
+    });
+    requests.collect()
+}
+
+fn on_the_cpu(file: Arc<Gguf>, drafts: bool, requests: &[Request]) -> [Vec<Vec<Token>>; 2] {
+    let backend = || Cpu::new(CpuSettings { threads: Some(2) });
+    let settings = settings(64, Some(2), 8);
+    let settings = ModelSettings {
+        engine: EngineSettings {
+            drafts,
+            queue: 1024,
+            ..settings.engine
+        },
+        ..settings
+    };
+    let started = start::start(file, backend, &settings).expect("an engine");
+    answers(started, requests)
+}
+
+/// Eight at once, and alone: the same tokens with guesses as without.
+fn check(file: &Arc<Gguf>, prompts: usize, vocab: u32) {
+    let requests = requests(prompts, vocab);
+    let [expected, together] = on_the_cpu(file.clone(), false, &requests);
+    assert_eq!(expected, together);
+    let [alone, together] = on_the_cpu(file.clone(), true, &requests);
+    for (number, request) in requests.iter().enumerate() {
+        assert_eq!(alone[number], expected[number], "{request:?}");
+        assert_eq!(together[number], expected[number], "at once: {request:?}");
+    }
+}
+
+#[test]
+fn guesses_change_no_token() {
+    let prompts = env::var("TIDEGATE_PROMPTS").map_or(6, |count| count.parse().unwrap());
+    check(&bundled(), prompts, 8192);
+    for family in ["qwen3next", "qwen35moe"] {
+        let file = Gguf::open(tiny_file(&format!("{family}.gguf"))).expect("fixture");
+        check(&Arc::new(file), prompts, 96);
+    }
+}
