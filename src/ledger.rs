@@ -179,7 +179,7 @@ fn kv_label(kv_type: KvType) -> &'static str {
 
 /// Bytes of scratch for one row of a window: activations, their quantised copies, the experts' intermediates and outputs.
 pub fn scratch_row_bytes(needs: &Needs) -> u64 {
-    let activations = needs.widths.sum() + 2 * needs.residual;
+    let activations = needs.widths.sum() + (2 + needs.more_streams) * needs.residual;
     let pairs = needs.experts_used + 1;
     let experts = pairs * (2 * needs.expert_width + needs.residual);
     4 * (activations + experts) as u64

@@ -124,6 +124,11 @@ pub struct NgramShape {
 }
 
 impl NgramShape {
+    /// Tokens of an n-gram, at most.
+    pub const TOKENS_MAX: usize = 8;
+    /// Taps of the convolution, at most.
+    pub const TAPS_MAX: usize = 4;
+
     /// Rows of the table for one row of a window.
     pub fn rows(&self) -> usize {
         self.sizes.len()

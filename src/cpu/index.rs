@@ -6,7 +6,7 @@
 //! counts more. So what a row sees depends on its own sequence and position only.
 
 use crate::{
-    backend::shape::IndexShape,
+    backend::{CUT_ROWS, shape::IndexShape},
     cpu::{
         isa::Isa,
         kv::KvSpan,
@@ -15,9 +15,6 @@ use crate::{
     },
     engine::executor::{PAGE_TOKENS, PageId, Slot},
 };
-
-/// Rows that can be taken back, and more.
-const BACK: usize = 32;
 
 /// Keys of one layer's index.
 #[derive(Debug)]
@@ -58,7 +55,7 @@ impl IndexCache {
         Self {
             shape,
             pooled: vec![0.0; pages * groups * shape.head_dim],
-            single: vec![0.0; slots * (shape.group + BACK) * shape.head_dim],
+            single: vec![0.0; slots * (shape.group + CUT_ROWS) * shape.head_dim],
         }
     }
 
@@ -68,7 +65,7 @@ impl IndexCache {
     }
 
     fn single_at(&self, slot: Slot, position: usize) -> usize {
-        let ring = self.shape.group + BACK;
+        let ring = self.shape.group + CUT_ROWS;
         (slot.0 as usize * ring + position % ring) * self.shape.head_dim
     }
 
@@ -105,7 +102,7 @@ impl IndexCache {
             norm.rope.turn(isa, &turns, row, &mut pooled);
             self.pooled[to..to + head_dim].copy_from_slice(&pooled);
         }
-        let skip = span.rows.saturating_sub(group + BACK);
+        let skip = span.rows.saturating_sub(group + CUT_ROWS);
         for (row, key) in keys.chunks_exact(head_dim).enumerate().skip(skip) {
             let to = self.single_at(slot, first + row);
             self.single[to..to + head_dim].copy_from_slice(key);

@@ -36,10 +36,15 @@ pub(super) struct Prediction<B: Backend> {
     final_norm: Rc<Norm<B>>,
     /// Norm before the shared head; the trunk's if the file has none.
     head_norm: Rc<Norm<B>>,
+    /// Its own embedding, if the file has one.
+    embedding: Option<B::Matrix>,
+    /// Its own head, if the file has one.
+    output: Option<B::Matrix>,
 }
 
 impl<B: Backend> Prediction<B> {
-    /// Tensors `{at}.nextn.*`, and those of an ordinary block.
+    /// Tensors `{at}.nextn.{eh_proj, enorm, hnorm}`, where the file has them `{at}.nextn.{shared_head_norm, embed_tokens, shared_head_head}`, and those of an ordinary
+    /// block.
     pub(super) fn load(
         from: &mut Loader<'_, B>,
         at: &str,
@@ -48,8 +53,19 @@ impl<B: Backend> Prediction<B> {
     ) -> Result<Self, LoadError> {
         let width = from.residual();
         let head_norm = format!("{at}.nextn.shared_head_norm");
+        let (mut embedding, mut output) = (None, None);
         if B::PREDICTS {
             from.need(Act::Paired, 2 * width);
+            let vocab = from.vocabulary()?;
+            let mut own = |name: &str| {
+                let name = format!("{at}.nextn.{name}.weight");
+                if from.has(&name) {
+                    from.matrix(&name, width, vocab).map(Some)
+                } else {
+                    Ok(None)
+                }
+            };
+            (embedding, output) = (own("embed_tokens")?, own("shared_head_head")?);
         }
         Ok(Self {
             projection: from.matrix(&format!("{at}.nextn.eh_proj.weight"), 2 * width, width)?,
@@ -62,6 +78,8 @@ impl<B: Backend> Prediction<B> {
                 final_norm.clone()
             },
             final_norm: final_norm.clone(),
+            embedding,
+            output,
         })
     }
 }
@@ -225,7 +243,8 @@ impl<B: Backend> Predictor<B> {
         let (embedding_norm, eps) = prediction.embedding_norm.parts();
         let (hidden_norm, _) = prediction.hidden_norm.parts();
         backend.begin(window)?;
-        backend.pair(window, &model.embedding, [embedding_norm, hidden_norm], eps)?;
+        let table = prediction.embedding.as_ref().unwrap_or(&model.embedding);
+        backend.pair(window, table, [embedding_norm, hidden_norm], eps)?;
         let to = [(&prediction.projection, Act::Branch)];
         backend.matmul(window.rows.count(), Act::Paired, &to)?;
         backend.replace(window)
@@ -268,7 +287,8 @@ impl<B: Backend> Predictor<B> {
         let (norm, eps) = prediction.head_norm.parts();
         // its output stands for the hidden state of the position after its own
         backend.keep(window, 0..guesses.len(), 1, norm, eps)?;
-        let output = model.output.as_ref().unwrap_or(&model.embedding);
+        let output = prediction.output.as_ref().or(model.output.as_ref());
+        let output = output.unwrap_or(&model.embedding);
         backend.head(window, HeadNorm::Rms(norm, eps), output, model.softcap)?;
         backend.settle(window)
     }

@@ -42,10 +42,10 @@ impl<B: Backend> Ngram<B> {
 
 fn shape<B: Backend>(from: &Loader<'_, B>) -> Result<NgramShape, LoadError> {
     let tokens = from.count("ple.ngram_size")?;
-    from.at_most("ple.ngram_size", tokens, 8)?;
+    from.at_most("ple.ngram_size", tokens, NgramShape::TOKENS_MAX)?;
     let heads = from.count("ple.heads_per_ngram")?;
     let taps = from.count("ple.conv_kernel")?;
-    from.at_most("ple.conv_kernel", taps, 4)?;
+    from.at_most("ple.conv_kernel", taps, NgramShape::TAPS_MAX)?;
     let rows = (tokens - 1) * heads;
     let shape = NgramShape {
         tokens,

@@ -40,19 +40,34 @@ fn check(file: &str, golden_name: &str) {
 every_family!(check);
 every_family_of_the_cpu!(check);
 
-/// Windows of up to 40 rows: rings of a window's pages are shorter than the sequence and go round.
+/// Windows of few rows: rings of a window's pages, and of what an index and n-grams keep, are shorter than the sequence and go round, guesses in between.
 #[test]
 fn rings_go_round() {
-    for (file, golden) in [
-        ("gpt-oss-2.gguf", "gpt-oss-2"),
-        ("gpt-oss.gguf", "gpt-oss"),
-        ("gemma4.gguf", "gemma4"),
+    for name in [
+        "gpt-oss-2",
+        "gpt-oss",
+        "gemma4",
+        "gemma4-2",
+        "qwen4exp",
+        "qwen4exp-2",
     ] {
-        let golden = tiny(golden);
-        let mut model = Bare::with_rows(&tiny_file(file), 2, golden.ids.len(), 40);
-        for (slot, chunks) in [(0, &[40][..]), (1, &[17, 1]), (0, &[3])] {
-            let logits = model.chunked(slot, &golden.ids, chunks);
-            assert_close(file, &logits, &golden.logits, golden.vocab, TOLERANCE);
+        let golden = tiny(name);
+        for (rows, chunks) in [
+            (9, [&[9][..], &[1], &[7, 2]]),
+            (40, [&[40], &[17, 1], &[3]]),
+        ] {
+            let file = tiny_file(&format!("{name}.gguf"));
+            let mut model = Bare::with_rows(&file, 2, golden.ids.len(), rows);
+            let guessed = model.guessed(1, &golden.ids);
+            assert_close(name, &guessed, &golden.logits, golden.vocab, TOLERANCE);
+            for (slot, chunks) in chunks.into_iter().enumerate() {
+                let logits = model.chunked(slot % 2, &golden.ids, chunks);
+                assert_same(
+                    &format!("{name}, {rows} rows, {chunks:?}"),
+                    &logits,
+                    &guessed,
+                );
+            }
         }
     }
 }

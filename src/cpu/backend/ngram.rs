@@ -4,17 +4,17 @@
 
 use super::{Cpu, CpuError};
 use crate::{
-    backend::{Act, Needs, NgramWeights, Room, shape::NgramShape},
+    backend::{Act, CUT_ROWS, Needs, NgramWeights, Room, shape::NgramShape},
     cpu::{math, table::Table},
     engine::executor::Slot,
     model::window::{Rows, Window},
     quant,
 };
 
-/// Inputs of the convolution that are kept: more than it looks back, and those that can be taken back.
-const RING: usize = 32;
+/// Inputs of the convolution that are kept: as far as it looks back, and those that can be taken back.
+const RING: usize = (NgramShape::TAPS_MAX - 1) * NgramShape::TOKENS_MAX + CUT_ROWS;
 /// Tokens that are kept beside those of a window, likewise.
-const BACK: usize = 16;
+const BACK: usize = NgramShape::TOKENS_MAX - 1 + CUT_ROWS;
 
 /// What sequences leave behind.
 #[derive(Default)]
@@ -66,7 +66,7 @@ impl Ngrams {
             let tokens = &rows.tokens()[span.rows.clone()];
             for row in 0..tokens.len() {
                 let position = span.first + row;
-                let mut last = [None; 8];
+                let mut last = [None; NgramShape::TOKENS_MAX];
                 for (back, last) in last[..shape.tokens.min(position + 1)]
                     .iter_mut()
                     .enumerate()

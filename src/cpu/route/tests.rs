@@ -18,7 +18,12 @@ fn run(router: &Router<'_>, isa: Isa, workers: usize, logits: &[f32]) -> (Vec<u1
 
 /// Probabilities in f64, a stable sort, and the definition of the weights.
 fn reference(router: &Router<'_>, logits: &[f32]) -> Vec<(usize, f64)> {
-    let logits: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
+    let of = |vector: Option<&[f32]>, expert: usize| vector.map(|vector| f64::from(vector[expert]));
+    let logits: Vec<f64> = logits
+        .iter()
+        .enumerate()
+        .map(|(expert, x)| f64::from(*x) + of(router.bias, expert).unwrap_or(0.0))
+        .collect();
     let softmax = |x: f64, over: &[f64]| x.exp() / over.iter().map(|x| x.exp()).sum::<f64>();
     let probabilities: Vec<f64> = logits
         .iter()
@@ -29,9 +34,8 @@ fn reference(router: &Router<'_>, logits: &[f32]) -> Vec<(usize, f64)> {
             Gating::SqrtSoftplus => x.exp().ln_1p().sqrt(),
         })
         .collect();
-    let score = |expert: &usize| {
-        probabilities[*expert] + router.bias.map_or(0.0, |bias| f64::from(bias[*expert]))
-    };
+    let score =
+        |expert: &usize| probabilities[*expert] + of(router.choice_bias, *expert).unwrap_or(0.0);
     let mut order: Vec<usize> = (0..router.experts).collect();
     order.sort_by(|a, b| score(b).total_cmp(&score(a)));
     order.truncate(router.top_k);
@@ -42,13 +46,11 @@ fn reference(router: &Router<'_>, logits: &[f32]) -> Vec<(usize, f64)> {
         let sum = weights.iter().sum::<f64>().max(2f64.powi(-14));
         weights.iter_mut().for_each(|weight| *weight /= sum);
     }
-    order
-        .into_iter()
-        .zip(
-            weights
-                .iter()
-                .map(|weight| weight * f64::from(router.scale)),
-        )
+    let scale =
+        |expert: usize| f64::from(router.scale) * of(router.expert_scale, expert).unwrap_or(1.0);
+    let weighed = order.into_iter().zip(weights);
+    weighed
+        .map(|(expert, weight)| (expert, weight * scale(expert)))
         .collect()
 }
 
@@ -63,7 +65,7 @@ fn check(router: &Router<'_>, rows: usize) {
             let at = row * router.top_k + rank;
             assert_eq!(usize::from(ids[at]), id, "{router:?} row {row} rank {rank}");
             assert!(
-                (f64::from(weights[at]) - weight).abs() < 2e-6 * weight.max(0.1),
+                (f64::from(weights[at]) - weight).abs() < 2e-6 * weight.abs().max(0.1),
                 "{router:?}: {} for {weight}",
                 weights[at]
             );
@@ -90,26 +92,33 @@ fn check(router: &Router<'_>, rows: usize) {
 #[test]
 fn every_gating() {
     for (experts, top_k) in [(8, 2), (60, 4), (128, 8), (512, 10), (5, 5), (1, 1)] {
-        let bias: Vec<f32> = numbers(experts, 12);
+        let [logit_bias, choice_bias, scales] = [12, 13, 14].map(|seed| numbers(experts, seed));
         for gating in [
             Gating::Softmax,
             Gating::Sigmoid,
             Gating::SoftmaxOfChosen,
             Gating::SqrtSoftplus,
         ] {
-            for (bias, renormalise, scale) in [
-                (None, true, 1.0),
-                (None, false, 2.5),
-                (Some(&bias[..]), true, 1.5),
+            for ([bias, choice_bias, expert_scale], renormalise, scale) in [
+                ([None; 3], true, 1.0),
+                ([None; 3], false, 2.5),
+                ([None, Some(&choice_bias[..]), None], true, 1.5),
+                ([Some(&logit_bias[..]), None, None], true, 1.0),
+                ([None, None, Some(&scales[..])], true, 1.0),
+                (
+                    [&logit_bias, &choice_bias, &scales].map(|of| Some(&of[..])),
+                    false,
+                    2.5,
+                ),
             ] {
                 check(
                     &Router {
                         experts,
                         top_k,
                         gating,
-                        bias: None,
-                        choice_bias: bias,
-                        expert_scale: None,
+                        bias,
+                        choice_bias,
+                        expert_scale,
                         renormalise,
                         scale,
                     },
