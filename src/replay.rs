@@ -1,7 +1,7 @@
 //! Placement policies run over a recorded trace in simulated time: how often what rows want would be resident, and how fast decoding would be.
 //!
 //! For policies and bounds a machine holds `capacity` bytes of experts in fast memory and fetches every other one over a link, each once a window however many rows want it. Nothing is
-//! fetched ahead, and nothing overlaps: a window takes what its bytes take, from fast memory and over the link. Beside them stands what a server would do, [`simulation`]: its slots, its
+//! fetched ahead, and nothing overlaps: a window takes what its bytes take, from fast memory and over the link. Beside them stands what a server would do (`replay/simulation.rs`): its slots, its
 //! tickets, a link that brings one expert while another is computed, and what is fetched ahead.
 
 use std::path::Path;

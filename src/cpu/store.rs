@@ -293,9 +293,8 @@ impl Store {
         let host = visits.device.host_expert.unwrap_or_default() * below;
         visits.measured.host += host;
         if let Some(link) = self.tier.mover_mut().link() {
-            if below == 0 && here > 0 {
-                visits.measured.link = link.now().saturating_sub(visits.begun);
-            }
+            // transfers may have ended while the host was computing
+            visits.measured.link = link.ended().saturating_sub(visits.begun);
             link.pass(host.max(visits.device.device_expert * here));
         }
     }

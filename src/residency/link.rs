@@ -40,6 +40,8 @@ pub struct SimulatedLink {
     now: Duration,
     /// When the link is done with what it has begun.
     busy_until: Duration,
+    /// When the last of the transfers that were reported had ended.
+    ended: Duration,
     waiting: VecDeque<Order>,
     begun: Vec<(Duration, Order)>,
     random: Random,
@@ -54,6 +56,7 @@ impl SimulatedLink {
             expert_bytes,
             now: Duration::ZERO,
             busy_until: Duration::ZERO,
+            ended: Duration::ZERO,
             waiting: VecDeque::new(),
             begun: Vec::new(),
             random: Random::new(0, seed),
@@ -64,6 +67,11 @@ impl SimulatedLink {
     /// The simulated time.
     pub fn now(&self) -> Duration {
         self.now
+    }
+
+    /// When the last of the transfers that were reported had ended, which may be some time ago.
+    pub fn ended(&self) -> Duration {
+        self.ended
     }
 
     /// Something else takes so long.
@@ -103,6 +111,7 @@ impl SimulatedLink {
     fn end(&mut self, at: usize) -> Landed<SimulatedFailure> {
         let (end, order) = self.begun.swap_remove(at);
         self.now = self.now.max(end);
+        self.ended = self.ended.max(end);
         let fails =
             f64::from(self.random.unit()) * 1000.0 < f64::from(self.speed.failures_per_mille);
         let Order {

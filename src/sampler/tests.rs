@@ -484,7 +484,7 @@ fn what_is_asked_suffices() {
     check(|s| s.top_p = 0.9, &[], 64, Ask::Candidates);
     check(|s| s.min_p = 0.1, &[], 64, Ask::Candidates);
     check(|s| s.min_p = 0.1, &[], 0, Ask::Logits);
-    // Bias, and penalties once there is something to penalise.
+    // Bias and penalties: of several rows at once the later ones have something to penalise.
     check(
         |s| (s.temperature, s.logit_bias) = (0.0, vec![(3, 1.0)]),
         &[],
@@ -501,7 +501,7 @@ fn what_is_asked_suffices() {
         |s| (s.top_k, s.presence_penalty) = (5, 1.0),
         &[],
         64,
-        Ask::Candidates,
+        Ask::Logits,
     );
     check(
         |s| (s.top_k, s.presence_penalty) = (5, 1.0),

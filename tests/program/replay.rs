@@ -52,7 +52,9 @@ fn what_a_server_traces_can_be_replayed() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("a.trace");
     let trace = path.to_str().expect("UTF-8");
-    let server = Serving::of(tidegate(&serve(&["--trace", trace, "--slots", "2"])));
+    let server = Serving::of(tidegate(&serve(&[
+        "--trace", trace, "--slots", "2", "--drafts", "off",
+    ])));
     let prompt_tokens = answers(&server.url);
     let (status, log) = server.terminate();
     assert_eq!(status.code(), Some(0), "{log}");

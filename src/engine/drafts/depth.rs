@@ -117,7 +117,8 @@ mod tests {
         assert_eq!(best(&costs(100.0, 0.0), 1, 1.0, 0.0), DEPTH_MAX);
         // a row in three costs what it saves
         assert_eq!(best(&costs(200.0, 100.0), 1, 0.3, 0.0), 0);
-        assert_eq!(best(&costs(200.0, 100.0), 1, 0.95, 0.0), DEPTH_MAX);
+        assert_eq!(best(&costs(200.0, 100.0), 1, 0.95, 0.0), 7);
+        assert_eq!(best(&costs(200.0, 100.0), 1, 0.97, 0.0), DEPTH_MAX);
         let few = best(&costs(200.0, 100.0), 1, 0.6, 0.0);
         assert!((1..4).contains(&few), "{few}");
         // what a guess costs besides counts as well
