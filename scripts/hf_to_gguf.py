@@ -27,6 +27,10 @@ POST_ATTENTION_NORM = (*DELTA_NET, "glm4moe", "gpt-oss")
 """Families in whose files the norm before the feed-forward block is called after what it follows."""
 
 
+NEXTN = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head.norm": "shared_head_norm"}
+"""What a prediction block has beside an ordinary one, where checkpoints keep it among the layers."""
+
+
 def architecture(family: str) -> str:
     return ARCHITECTURES.get(family, family)
 
@@ -273,6 +277,9 @@ def tensors(state: dict[str, np.ndarray], family: str, config, fused: bool = Fal
                 yield "output_norm.weight", w + norm_one
             case "layers":
                 layer, _, rest = rest.partition(".")
+                if rest.removesuffix(".weight") in NEXTN:
+                    yield f"blk.{layer}.nextn.{NEXTN[rest.removesuffix('.weight')]}.weight", w
+                    continue
                 for target, value in block(rest, w, family, config, fused):
                     yield target.removeprefix("GLOBAL.") if target.startswith("GLOBAL.") else f"blk.{layer}.{target}", value
             case "hyper_connection_mixer":

@@ -18,6 +18,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as T
 from gguf import GGUFReader
+from transformers.modeling_layers import MtpLayer
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import hf_to_gguf
@@ -86,6 +87,9 @@ FAMILIES = {
         "linear_num_key_heads": 2, "indexer_budget": 24, "ple_embed_dim": 96, "heads_per_ngram": 3, "ple_layer_ids": [1],
         "layer_types": ["linear_attention", "indexed_attention", "indexed_attention"]}, "qwen35"),
 }
+FAMILIES["glm4moe-mtp"] = FAMILIES["glm4moe"]
+PREDICTS = {"glm4moe-mtp"}
+"""Models with a block that predicts one more token. `<family>.predictions` holds what it says at every position, given the token after it."""
 LONG = {"gpt-oss-2": 330, "qwen4exp-2": 110}
 """Golden tokens where they are more or fewer than usual: windows go round their pages, an index comes near ties."""
 FUSED = {"qwen3moe": "qwen3moe-fused"}
@@ -167,6 +171,30 @@ def run(family: str, seed: int):
     return model, ids[0].numpy(), logits.numpy(), min(gaps, default=1.0)
 
 
+def predictions(model, ids: np.ndarray, seed: int):
+    """A prediction block, its tensors as checkpoints name them, and its logits [tokens - 1, vocab]."""
+    layer = model.config.num_hidden_layers
+    kinds = type(model.model.layers[-1]), type(model.model.norm)
+    block = MtpLayer(model.config, *kinds, layer).float().eval()
+    randomise(block, seed + 4000)
+    block.mtp_block.mlp.gate.e_score_correction_bias.copy_(0.2 * torch.randn(model.config.n_routed_experts, generator=torch.Generator().manual_seed(seed + 5000)))
+    tokens, count = torch.from_numpy(ids)[None], len(ids) - 1
+    places = torch.arange(count)[None]
+    mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+    with torch.no_grad():
+        hidden = model.model(tokens, use_cache=False).last_hidden_state[:, :-1]
+        turns = model.model.rotary_emb(hidden, position_ids=places)
+        out = block(model.model.embed_tokens(tokens[:, 1:]), hidden, turns, mask, places, None)
+        logits = model.lm_head(out)[0]
+    parts = {"mtp_block.": "", "post_norm": "shared_head.norm"}
+    state = {}
+    for name, value in block.state_dict().items():
+        for part, target in parts.items():
+            name = target + name.removeprefix(part) if name.startswith(part) else name
+        state[f"model.layers.{layer}.{name}"] = value
+    return state, logits.numpy()
+
+
 def index_gaps(model, gaps: list[float]) -> None:
     """Watches how near an index comes to choosing other groups: topk's last score and the next."""
     inside = torch.topk
@@ -190,8 +218,13 @@ def write(family: str, out: pathlib.Path) -> None:
             break
     else:
         raise SystemExit(f"{family}: no seed without near ties")
-    kind = family.removesuffix("-2")
+    kind = family.removesuffix("-2").removesuffix("-mtp")
     state = {name: value.numpy() for name, value in model.state_dict().items()}
+    predicts = family in PREDICTS
+    if predicts:
+        block, predicted = predictions(model, ids, seed)
+        state |= {name: value.numpy() for name, value in block.items()}
+        put(out / f"{family}.predictions", ids[1:], predicted)
     if model.config.tie_word_embeddings:
         del state["lm_head.weight"]
     arch = hf_to_gguf.architecture(kind)
@@ -199,11 +232,15 @@ def write(family: str, out: pathlib.Path) -> None:
     for name in [family] + ([FUSED[family]] if family in FUSED else []):
         items = ((n, v, T.F32) for n, v in hf_to_gguf.tensors(state, kind, model.config, fused=name != family))
         general = {"type": "model", "name": f"tiny random {name}", "file_type": 0, "quantization_version": 2}
-        hf_to_gguf.write(out / f"{name}.gguf", arch, general, hf_to_gguf.keys(kind, model.config) | hf_to_gguf.hash_keys(model), tokenizer(pre), items)
-    header = np.array([len(ids), VOCAB], dtype="<u4").tobytes()
-    (out / f"{family}.golden").write_bytes(header + ids.astype("<u4").tobytes() + logits.astype("<f4").tobytes())
+        hf_to_gguf.write(out / f"{name}.gguf", arch, general, hf_to_gguf.keys(kind, model.config, int(predicts)) | hf_to_gguf.hash_keys(model), tokenizer(pre), items)
+    put(out / f"{family}.golden", ids, logits)
     size = (out / f"{family}.gguf").stat().st_size
     print(f"{family}: seed {seed}, router gap {gap:.2g}, logits to {abs(logits).max():.1f}, {size} bytes")
+
+
+def put(path: pathlib.Path, ids: np.ndarray, logits: np.ndarray) -> None:
+    header = np.array([len(ids), VOCAB], dtype="<u4").tobytes()
+    path.write_bytes(header + ids.astype("<u4").tobytes() + logits.astype("<f4").tobytes())
 
 
 def read_golden(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:

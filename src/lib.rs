@@ -44,7 +44,7 @@
 //! | --- | --- | --- |
 //! | `qwen3moe`, `olmoe`, `llama`, `qwen2`, `qwen3` | norm, attention (norms of queries and keys, biases), feed-forward, route, place, experts, add | |
 //! | `qwen3next`, `qwen35moe` | delta net, output gates, shared experts | all of the above |
-//! | `glm4moe` | sigmoid gating, a bias on the choice, dense layers first, shared experts without a gate | attention with biases, feed-forward, experts |
+//! | `glm4moe` | sigmoid gating, a bias on the choice, dense layers first, shared experts without a gate | attention with biases, feed-forward, experts, prediction blocks |
 //! | `minimax-m2` | | attention with norms over the whole projection, sigmoid gating |
 //! | `gpt-oss` | windows in rings of pages, sinks, YaRN, biases of outputs, routers and experts, the clamped activation | softmax over the chosen experts |
 //! | `gemma4` | [`op::sandwich`]: norms behind blocks, blocks side by side, factors; norms of values, values from keys, layers with heads of their own, capped logits | windows |

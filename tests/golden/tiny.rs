@@ -5,7 +5,7 @@
 use crate::{
     bare::{Bare, argmax},
     families::{every_family, every_family_of_the_cpu},
-    reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file},
+    reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file, tiny_predictions},
 };
 use tidegate::backend::shape::KvType;
 
@@ -39,6 +39,33 @@ fn check(file: &str, golden_name: &str) {
 
 every_family!(check);
 every_family_of_the_cpu!(check);
+
+/// What a prediction block says at every position, given the token after it; the same bits whether it has read along or reads late.
+#[test]
+fn prediction_blocks_say_what_transformers_says() {
+    let name = "glm4moe-mtp";
+    let (ids, expected) = (tiny(name).ids, tiny_predictions(name));
+    assert_eq!(expected.ids, ids[1..]);
+    let file = tiny_file(&format!("{name}.gguf"));
+    let mut model = Bare::open(&file, 2, ids.len(), 1, KvType::F32);
+    let mut along = Vec::new();
+    for at in 1..ids.len() {
+        model.rows(0, at - 1, &ids[at - 1..at]);
+        along.extend_from_slice(model.predict(0, 0, ids[at]));
+    }
+    assert_close(name, &along, &expected.logits, expected.vocab, TOLERANCE);
+    let chosen = expected.logits.chunks(expected.vocab).map(argmax);
+    assert!(
+        along.chunks(expected.vocab).map(argmax).eq(chosen),
+        "{name}"
+    );
+    for known in [1, 17, 100, ids.len() - 1] {
+        model.rows(1, 0, &ids[..known]);
+        let late = model.predict(1, 0, ids[known]);
+        let along = &along[(known - 1) * expected.vocab..][..expected.vocab];
+        assert_same(&format!("{name} after {known}"), late, along);
+    }
+}
 
 /// Windows of few rows: rings of a window's pages, and of what an index and n-grams keep, are shorter than the sequence and go round, guesses in between.
 #[test]
