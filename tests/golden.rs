@@ -18,3 +18,5 @@ mod tales;
 mod tiny;
 #[path = "golden/together.rs"]
 mod together;
+#[path = "golden/turns.rs"]
+mod turns;

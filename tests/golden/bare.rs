@@ -7,7 +7,7 @@ use tidegate::{
     cpu::backend::{Cpu, CpuSettings},
     engine::executor::{Ask, Executor, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
     gguf::Gguf,
-    model::{Runner, family},
+    model::{Runner, family, window::Window},
 };
 
 /// A model with room for `slots` sequences of `positions` each.
@@ -97,6 +97,13 @@ impl<B: Backend> Bare<B> {
 
     /// Logits of all rows of one window, part after part.
     pub(crate) fn window(&mut self, lane: Lane, parts: &[Part<'_>], ask: Ask) -> &[f32] {
+        let mut pass = self.begin(lane, parts, ask);
+        while self.runner.advance(&mut pass).expect("computed") == Progress::More {}
+        self.finish(pass)
+    }
+
+    /// A window of these parts, every row asked. A part at 0 begins its sequence anew.
+    pub(crate) fn begin(&mut self, lane: Lane, parts: &[Part<'_>], ask: Ask) -> Window<B> {
         let pages = |slot: usize| {
             let pages = slot * self.pages..(slot + 1) * self.pages;
             pages.map(|page| PageId(page as u32)).collect::<Vec<_>>()
@@ -117,11 +124,14 @@ impl<B: Backend> Bare<B> {
         for span in spans.iter().filter(|span| span.first == 0) {
             self.runner.reset(span.slot);
         }
-        let mut pass = self.runner.begin(lane, &spans).expect("begun");
-        while self.runner.advance(&mut pass).expect("computed") == Progress::More {}
+        self.runner.begin(lane, &spans).expect("begun")
+    }
+
+    /// Logits of the rows of a pass whose layers are done.
+    pub(crate) fn finish(&mut self, pass: Window<B>) -> &[f32] {
+        let rows = pass.rows().count();
         self.runner.finish(pass).expect("finished");
         self.logits.clear();
-        let rows: usize = parts.iter().map(|part| part.tokens.len()).sum();
         for row in 0..rows {
             let logits = self.runner.logits(row).expect("logits");
             self.logits.extend_from_slice(logits);
