@@ -6,6 +6,7 @@ use crate::{
     bare::Bare,
     families::every_family,
     reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file},
+    turns::{SLOTS, check_turns},
 };
 use tidegate::backend::shape::KvType;
 
@@ -36,3 +37,13 @@ fn check(file: &str, golden_name: &str) {
 }
 
 every_family!(check);
+
+#[test]
+fn passes_take_turns() {
+    for (seed, family) in [(1, "qwen35moe"), (2, "qwen3moe")] {
+        let (golden, file) = (tiny(family), tiny_file(&format!("{family}.gguf")));
+        let mut model = Bare::open(&file, SLOTS, golden.ids.len(), 2, KvType::F16);
+        let count = check_turns(family, &mut model, &golden.ids, 400, seed);
+        println!("{family}: {count:?}");
+    }
+}
