@@ -168,7 +168,6 @@ impl<E: Executor> Engine<E> {
         }
         let now = self.executor.now();
         self.forget_leaving(now);
-        self.withdraw_leaving(now);
         self.release_leaving(now);
         let turn = match self.flights[Lane::Decode as usize] {
             Some(_) => self.advance(Lane::Decode)?, // streams wait for it

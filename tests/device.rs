@@ -31,5 +31,7 @@ mod reference;
 mod tales;
 #[path = "device/tiny.rs"]
 mod tiny;
+#[path = "golden/turns.rs"]
+mod turns;
 #[path = "device/zoo.rs"]
 mod zoo;

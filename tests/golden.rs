@@ -22,3 +22,5 @@ mod tales;
 mod tiny;
 #[path = "golden/together.rs"]
 mod together;
+#[path = "golden/turns.rs"]
+mod turns;

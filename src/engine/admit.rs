@@ -58,18 +58,17 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Frees what sequences hold that give up their places. No pass may hold rows of theirs.
+    /// Takes the rows of sequences that give up their places out of the passes, and frees what these hold.
+    ///
+    /// Asks each once: its reader may go away at any moment, and a sequence whose place is free must have no rows in a pass.
     pub(super) fn release_leaving(&mut self, now: Instant) {
         for slot in 0..self.active.len() {
-            if let Some(ending) = self.leaving(slot, now) {
+            let active = self.active[slot].as_ref();
+            if let Some(ending) = active.and_then(|active| active.leaves(now, self.idle_timeout)) {
+                self.withdraw(Slot(slot as u32));
                 self.release(slot, ending);
             }
         }
-    }
-
-    /// How the sequence in a slot gives up its place before its end, if it does.
-    pub(super) fn leaving(&self, slot: usize, now: Instant) -> Option<Ending> {
-        self.active[slot].as_ref()?.leaves(now, self.idle_timeout)
     }
 
     /// When the next request will give up its place, if nothing happens before.

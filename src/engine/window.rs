@@ -240,28 +240,24 @@ impl<E: Executor> Engine<E> {
         Ok(Turn::Busy)
     }
 
-    /// Takes the rows of sequences that give up their places out of the passes, and frees what these hold.
-    pub(super) fn withdraw_leaving(&mut self, now: Instant) {
-        for lane in [Lane::Decode, Lane::Prompt] {
-            let Some(mut flight) = self.flights[lane as usize].take() else {
+    /// Takes a slot's rows out of the pass that holds them, if one does.
+    pub(super) fn withdraw(&mut self, slot: Slot) {
+        for (lane, place) in self.flights.iter_mut().enumerate() {
+            let Some(flight) = place else {
                 continue;
             };
-            let mut shares = mem::take(&mut flight.shares);
-            shares.retain(|share| {
-                let slot = share.slot.0 as usize;
-                let Some(ending) = self.leaving(slot, now) else {
-                    return true;
-                };
-                flight.load = None;
-                self.executor.withdraw(&mut flight.pass, share.slot);
-                self.release(slot, ending);
-                false
-            });
-            if shares.is_empty() {
+            let mut shares = flight.shares.iter();
+            let Some(at) = shares.position(|share| share.slot == slot) else {
+                continue;
+            };
+            flight.shares.remove(at);
+            flight.load = None;
+            self.executor.withdraw(&mut flight.pass, slot);
+            if flight.shares.is_empty()
+                && let Some(flight) = place.take()
+            {
                 self.executor.abandon(flight.pass);
-                self.shares[lane as usize] = shares;
-            } else {
-                self.flights[lane as usize] = Some(Flight { shares, ..flight });
+                self.shares[lane] = flight.shares;
             }
         }
     }

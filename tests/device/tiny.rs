@@ -5,7 +5,9 @@ use crate::{
     families::every_family,
     gpu,
     reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file},
+    turns::{SLOTS, check_turns},
 };
+use std::process::Command;
 use tidegate::{
     backend::shape::KvType,
     cuda::Cuda,
@@ -115,4 +117,30 @@ fn keys_and_values_in_f16() {
 fn keys_and_values_in_q8_0() {
     check_kv("qwen3moe.gguf", "qwen3moe", KvType::Q8_0);
     check_kv("qwen35moe.gguf", "qwen35moe", KvType::Q8_0);
+}
+
+#[test]
+fn passes_take_turns() {
+    gpu::shared(|gpu| {
+        for (seed, family, kv_type) in [(1, "qwen35moe", KvType::F16), (2, "qwen3moe", KvType::F32)]
+        {
+            let (golden, file) = (tiny(family), tiny_file(&format!("{family}.gguf")));
+            let mut model = gpu.bare(&file, SLOTS, golden.ids.len(), kv_type);
+            let count = check_turns(family, &mut model, &golden.ids, 400, seed);
+            println!("{family}: {count:?}");
+        }
+    });
+}
+
+/// The same where the device does nothing before somebody waits for it: what is still to be read must not be written anew.
+#[test]
+fn passes_take_turns_on_a_lazy_device() {
+    if gpu::is_real() || gpu::stand_ins().is_none() {
+        return;
+    }
+    let mut test = Command::new(std::env::current_exe().expect("this program"));
+    test.args(["--exact", "tiny::passes_take_turns"]);
+    let output = test.env("CUDA_HOST_MODE", "lazy").output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{said}");
 }

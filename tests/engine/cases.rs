@@ -157,6 +157,39 @@ fn a_cancel_leaves_others_in_the_window_alone() {
     );
 }
 
+/// Of three sequences in a window the second is cancelled, and while its rows are withdrawn the first: the third gets its own tokens.
+#[test]
+fn a_cancel_at_any_moment_leaves_others_alone() {
+    let capacity = Capacity {
+        slots: 3,
+        pages: 12,
+        ..CAPACITY
+    };
+    for turns in 1..=20 {
+        let (mut engine, handle, behaviour) = engine(capacity, &settings());
+        let submit = |request: &Request| handle.submit(request.clone()).unwrap();
+        let (first, second) = (request(0, 5, 6), request(11, 20, 6));
+        let third = request(3, 9, 6);
+        let (first, second, mut stays) = (submit(&first), submit(&second), submit(&third));
+        for _ in 0..turns {
+            assert_eq!(engine.turn(), Ok(Turn::Busy));
+        }
+        behaviour.leave_at_withdraw.lock().unwrap().push(first);
+        drop(second);
+        engine.turn().unwrap();
+        behaviour.leave_at_withdraw.lock().unwrap().clear();
+        // whoever comes next must not meet rows of those who have gone
+        let next = request(7, 20, 5);
+        let mut comes = submit(&next);
+        for (request, tokens) in [(third, &mut stays), (next, &mut comes)] {
+            let (found, reason) = read_to_end(&mut engine, tokens);
+            let expected = solo(&request, capacity.context, &behaviour);
+            assert_eq!((found, End::Finished(reason)), expected, "{turns} turns");
+        }
+        assert_eq!(handle.stats().slots_busy, 0);
+    }
+}
+
 #[test]
 fn a_queued_request_that_is_cancelled_never_starts() {
     let (mut engine, handle, behaviour) = engine(

@@ -13,6 +13,7 @@ use std::{
 
 use tidegate::{
     engine::{
+        Tokens,
         executor::{
             Ask, Candidates, Capacity, Executor, Guess, Lane, Outcome, PAGE_TOKENS, PageId,
             Progress, Slot, Span,
@@ -34,6 +35,8 @@ pub(crate) struct Behaviour {
     pub(crate) panic_at: Option<u64>,
     /// Wait for this lock in every `advance`.
     pub(crate) hold: Option<Arc<Mutex<()>>>,
+    /// Readers who go away while rows are withdrawn.
+    pub(crate) leave_at_withdraw: Arc<Mutex<Vec<Tokens>>>,
     /// Give a row that is not finite where the hash is a multiple of this.
     pub(crate) poison: Option<u64>,
     /// Let what follows a token mostly depend on that token alone, so that sequences repeat themselves.
@@ -352,6 +355,7 @@ impl Executor for Fake {
         slots.retain(|other| *other != slot);
         pass.rows.retain(|row| row.slot != slot);
         self.states[slot.0 as usize].torn = true;
+        self.behaviour.leave_at_withdraw.lock().unwrap().clear();
     }
 
     fn abandon(&mut self, pass: Pass) {

@@ -7,7 +7,7 @@ use tidegate::{
     cpu::backend::{Cpu, CpuSettings},
     engine::executor::{Ask, Executor, Guess, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
     gguf::Gguf,
-    model::{Runner, family},
+    model::{Runner, family, window::Window},
 };
 
 /// A model with room for `slots` sequences of `positions` each.
@@ -182,6 +182,19 @@ impl<B: Backend> Bare<B> {
     }
 
     fn compute(&mut self, lane: Lane, parts: &[Part<'_>], ask: Ask, drafts: usize) -> &[f32] {
+        let mut pass = self.begin(lane, parts, ask, drafts);
+        while self.runner.advance(&mut pass).expect("computed") == Progress::More {}
+        self.finish(pass)
+    }
+
+    /// A window of these parts, every row asked; the last `drafts` rows of each are guesses. A part at 0 begins its sequence anew.
+    pub(crate) fn begin(
+        &mut self,
+        lane: Lane,
+        parts: &[Part<'_>],
+        ask: Ask,
+        drafts: usize,
+    ) -> Window<B> {
         let pages: Vec<_> = parts.iter().map(|part| self.pages_of(part.slot)).collect();
         let spans: Vec<_> = parts
             .iter()
@@ -199,11 +212,14 @@ impl<B: Backend> Bare<B> {
         for span in spans.iter().filter(|span| span.first == 0) {
             self.runner.reset(span.slot);
         }
-        let mut pass = self.runner.begin(lane, &spans).expect("begun");
-        while self.runner.advance(&mut pass).expect("computed") == Progress::More {}
+        self.runner.begin(lane, &spans).expect("begun")
+    }
+
+    /// Logits of the rows of a pass whose layers are done.
+    pub(crate) fn finish(&mut self, pass: Window<B>) -> &[f32] {
+        let rows = pass.rows().count();
         self.runner.finish(pass).expect("finished");
         self.logits.clear();
-        let rows: usize = parts.iter().map(|part| part.tokens.len()).sum();
         for row in 0..rows {
             let logits = self.runner.logits(row).expect("logits");
             self.logits.extend_from_slice(logits);

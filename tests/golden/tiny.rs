@@ -6,6 +6,7 @@ use crate::{
     bare::{Bare, argmax},
     families::{every_family, every_family_of_the_cpu},
     reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file, tiny_predictions},
+    turns::{SLOTS, check_turns},
 };
 use tidegate::backend::shape::KvType;
 
@@ -96,5 +97,21 @@ fn rings_go_round() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn passes_take_turns() {
+    for (seed, family) in [
+        (1, "qwen35moe"),
+        (2, "qwen3moe"),
+        (3, "gpt-oss"),
+        (4, "gemma4-2"),
+        (5, "qwen4exp"),
+    ] {
+        let (golden, file) = (tiny(family), tiny_file(&format!("{family}.gguf")));
+        let mut model = Bare::open(&file, SLOTS, golden.ids.len(), 2, KvType::F16);
+        let count = check_turns(family, &mut model, &golden.ids, 400, seed);
+        println!("{family}: {count:?}");
     }
 }

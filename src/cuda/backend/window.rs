@@ -64,16 +64,16 @@ impl Ready {
         residual.stale = true;
         let row = 4 * self.width;
         let (to, bytes) = (gone.start * row, (count - gone.end) * row);
-        if bytes == 0 {
-            return;
-        }
         let (memory, buffer) = (residual.memory.address(), self.act(Act::Normed));
         let copy = |to: u64, from: u64| {
             // SAFETY: both buffers have room for a window's rows; the stream orders the two copies.
             unsafe { result::memcpy_dtod_async(to, from, bytes, self.queue.stream.cu_stream()) }
         };
-        let moved = copy(buffer, memory + (gone.end * row) as u64)
-            .and_then(|()| copy(memory + to as u64, buffer));
+        let moved = match bytes {
+            0 => Ok(()),
+            _ => copy(buffer, memory + (gone.end * row) as u64)
+                .and_then(|()| copy(memory + to as u64, buffer)),
+        };
         // the tables are about to be written anew, and the device may still be reading those sent before
         if moved
             .and_then(|()| self.queue.stream.synchronize())
