@@ -82,7 +82,7 @@ fn rings_go_round() {
         let golden = tiny(name);
         for (rows, chunks) in [
             (9, [&[9][..], &[1], &[7, 2]]),
-            (40, [&[40], &[17, 1], &[3]]),
+            (40, [&[40][..], &[17, 1], &[3]]),
         ] {
             let file = tiny_file(&format!("{name}.gguf"));
             let mut model = Bare::with_rows(&file, 2, golden.ids.len(), rows);
