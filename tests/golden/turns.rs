@@ -235,7 +235,9 @@ pub(crate) fn check_turns<B: Backend>(
     };
     (0..3).for_each(|gone| all.leave_early(gone));
     (0..turns).for_each(|_| all.turn());
-    [Lane::Decode, Lane::Prompt].map(|lane| all.finish(lane));
+    for lane in [Lane::Decode, Lane::Prompt] {
+        all.finish(lane);
+    }
     let Count {
         windows,
         sliced,
