@@ -122,13 +122,11 @@ fn keys_and_values_in_q8_0() {
 #[test]
 fn passes_take_turns() {
     gpu::shared(|gpu| {
-        for (seed, family, kv_type) in [(1, "qwen35moe", KvType::F16), (2, "qwen3moe", KvType::F32)]
-        {
-            let (golden, file) = (tiny(family), tiny_file(&format!("{family}.gguf")));
-            let mut model = gpu.bare(&file, SLOTS, golden.ids.len(), kv_type);
-            let count = check_turns(family, &mut model, &golden.ids, 400, seed);
-            println!("{family}: {count:?}");
-        }
+        let (golden, file) = (tiny("qwen35moe"), tiny_file("qwen35moe.gguf"));
+        let mut model = gpu.bare(&file, SLOTS, golden.ids.len(), KvType::F16);
+        let turns = if gpu.is_slow() { 100 } else { 4000 };
+        let count = check_turns("qwen35moe", &mut model, &golden.ids, turns, 1);
+        println!("{count:?}");
     });
 }
 

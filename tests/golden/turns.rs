@@ -10,9 +10,9 @@ use tidegate::{
     model::window::Window,
 };
 
-/// Sequences: more than half as many rows as `ROWS` when all are read at once.
+/// Sequences.
 pub(crate) const SLOTS: usize = 6;
-/// Rows of a part: decode rows, rows for a few kernels' sake, and many, so that most begin inside a block of positions.
+/// Rows of a part: decode rows, few, and many, so that most begin inside a block of positions.
 const PART_ROWS: [usize; 10] = [1, 1, 1, 1, 2, 9, 17, 23, 41, 70];
 
 /// Numbers from a seed (splitmix64).
@@ -101,9 +101,12 @@ impl<B: Backend> Turns<'_, B> {
                 shares.push(Share { slot, rows });
             }
         }
-        if shares.is_empty() {
-            return;
+        if !shares.is_empty() {
+            self.begin_with(lane, shares);
         }
+    }
+
+    fn begin_with(&mut self, lane: Lane, shares: Vec<Share>) {
         let part = |share: &Share| {
             let sequence = &self.sequences[share.slot];
             Part {
@@ -117,11 +120,12 @@ impl<B: Backend> Turns<'_, B> {
         self.flights[lane as usize] = Some(Flight { pass, shares });
     }
 
-    /// Takes one of a pass's sequences out of it, which then begins anew.
-    fn withdraw(&mut self, lane: Lane) {
+    /// Takes a pass's sequence, whose number `choose` says, out of it; it begins anew then.
+    fn withdraw(&mut self, lane: Lane, choose: impl FnOnce(&mut Dice, usize) -> usize) {
         let place = &mut self.flights[lane as usize];
         let Some(flight) = place else { return };
-        let gone = flight.shares.remove(self.dice.below(flight.shares.len()));
+        let at = choose(&mut self.dice, flight.shares.len());
+        let gone = flight.shares.remove(at);
         self.sequences[gone.slot].done = 0;
         self.count.withdrawn += 1;
         let runner = &mut self.model.runner;
@@ -165,12 +169,33 @@ impl<B: Backend> Turns<'_, B> {
         assert!(rows.next().is_none(), "no row of who left");
     }
 
+    /// One of three leaves as soon as the first slice is under way; then all begin anew.
+    fn leave_early(&mut self, gone: usize) {
+        for lane in [Lane::Decode, Lane::Prompt] {
+            let share = |slot| Share {
+                slot,
+                rows: [20, 3, 34][slot],
+            };
+            self.begin_with(lane, (0..3).map(share).collect());
+            self.advance(lane);
+            self.withdraw(lane, |_, _| gone);
+            self.finish(lane);
+            (self.sequences.iter_mut()).for_each(|sequence| sequence.done = 0);
+        }
+    }
+
+    fn finish(&mut self, lane: Lane) {
+        while self.flights[lane as usize].is_some() {
+            self.advance(lane);
+        }
+    }
+
     /// As the engine does: no slice of the prompt lane while a window of the decode lane is under way.
     fn turn(&mut self) {
         let [decode, prompt] = self.flights.each_ref().map(Option::is_some);
         let lane = if decode { Lane::Decode } else { Lane::Prompt };
         while self.dice.once_in(6) && self.flights[lane as usize].is_some() {
-            self.withdraw(lane);
+            self.withdraw(lane, Dice::below);
         }
         match (decode, prompt) {
             (true, _) => self.advance(Lane::Decode),
@@ -208,11 +233,10 @@ pub(crate) fn check_turns<B: Backend>(
         flights: [None, None],
         count: Count::default(),
     };
+    (0..3).for_each(|gone| all.leave_early(gone));
     (0..turns).for_each(|_| all.turn());
     for lane in [Lane::Decode, Lane::Prompt] {
-        while all.flights[lane as usize].is_some() {
-            all.advance(lane);
-        }
+        all.finish(lane);
     }
     let Count {
         windows,
