@@ -1,6 +1,6 @@
 //! What guessing ahead is worth: the same requests with it and without it, in turns, in one process.
 //!
-//! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE]] [--threads N] [--streams 1,4] [--rounds N] [--tokens N] [--json]`
+//! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE] [--acceptance CHANCE]] [--threads N] [--streams 1,4] [--rounds N] [--tokens N] [--json]`
 //!
 //! Two engines on the CPU have the same file; one never guesses. A round asks both, one after the other, for the same answers, streams at a time; what counts is the time between
 //! tokens, and of the rounds' ratios the median. Beside it stands the ratio of the processor time that answers took in all, which others on the machine hardly disturb (with `--threads 1`: waiting

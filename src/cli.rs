@@ -177,6 +177,11 @@ struct SynthArgs {
     /// Block type or mix of types
     #[arg(long, value_name = "TYPE", default_value = "q4_k_m")]
     quant: String,
+    /// Add a multi-token-prediction block whose guesses are right with this chance, from 0 to 1
+    ///
+    /// What the model says is then no longer noise but one token after the other, in the order of their numbers.
+    #[arg(long, value_name = "CHANCE")]
+    acceptance: Option<f32>,
     /// The file to write
     out: PathBuf,
 }

@@ -66,7 +66,7 @@ impl<B: Backend> Model<B> {
                 from.enter(layer);
                 let runs = B::PREDICTS && layer == layers;
                 from.beside_trunk(runs, |from| {
-                    Prediction::load(from, &format!("blk.{layer}"), &mut block)
+                    Prediction::load(from, &format!("blk.{layer}"), vocab, &mut block)
                 })
             })
             .collect::<Result<_, _>>()?;

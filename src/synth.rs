@@ -51,6 +51,18 @@ pub enum SynthError {
         /// Layers it has.
         allowed: usize,
     },
+    /// A share that is none.
+    #[error("guesses cannot be right with a chance of {got}; from 0 to 1 is possible")]
+    Acceptance {
+        /// As asked for.
+        got: f32,
+    },
+    /// A prediction block for a model whose family has none.
+    #[error("{model} has no prediction block; qwen3.5-35b-a3b and qwen3-next-80b-a3b have")]
+    NoPrediction {
+        /// The model.
+        model: &'static str,
+    },
     /// A tensor's blocks and values do not agree.
     #[error(transparent)]
     Blocks(#[from] LengthMismatch),

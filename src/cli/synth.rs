@@ -20,11 +20,14 @@ A model's first layers are as fast as its others: four layers of 48 take a
 twelfth of the time that all layers take, and the output head the same.";
 
 pub(super) fn synth(args: &SynthArgs) -> Result<(), Failure> {
-    let plan = Plan::new(
+    let mut plan = Plan::new(
         Blueprint::named(&args.like)?,
         args.layers,
         args.quant.parse()?,
     )?;
+    if let Some(acceptance) = args.acceptance {
+        plan = plan.with_prediction(acceptance)?;
+    }
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template(
         "writing {bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}",

@@ -24,6 +24,9 @@ use crate::{
 
 /// A block that predicts one more token (`nextn`).
 pub(super) struct Prediction<B: Backend> {
+    /// Embedding and head of its own (`embed_tokens`, `shared_head_head`); the trunk's if the file has none.
+    embedding: Option<B::Matrix>,
+    output: Option<B::Matrix>,
     /// `{2 d, d}`, the embedding's half first.
     projection: B::Matrix,
     /// Norm of the embedding.
@@ -41,14 +44,23 @@ impl<B: Backend> Prediction<B> {
     pub(super) fn load(
         from: &mut Loader<'_, B>,
         at: &str,
+        vocab: usize,
         block: &mut impl FnMut(&mut Loader<'_, B>, &str) -> Result<Block<B>, LoadError>,
     ) -> Result<Self, LoadError> {
         let width = from.residual();
         let head_norm = format!("{at}.nextn.shared_head_norm");
+        let mut table = |name: &str| {
+            let name = format!("{at}.nextn.{name}.weight");
+            let there = from.has(&name);
+            there.then(|| from.matrix(&name, width, vocab)).transpose()
+        };
+        let (embedding, output) = (table("embed_tokens")?, table("shared_head_head")?);
         if B::PREDICTS {
             from.need(Act::Paired, 2 * width);
         }
         Ok(Self {
+            embedding,
+            output,
             projection: from.matrix(&format!("{at}.nextn.eh_proj.weight"), 2 * width, width)?,
             embedding_norm: Norm::load(from, &format!("{at}.nextn.enorm"))?,
             hidden_norm: Norm::load(from, &format!("{at}.nextn.hnorm"))?,
@@ -221,7 +233,8 @@ impl<B: Backend> Predictor<B> {
         let (embedding_norm, eps) = prediction.embedding_norm.parts();
         let (hidden_norm, _) = prediction.hidden_norm.parts();
         backend.begin(window)?;
-        backend.pair(window, &model.embedding, [embedding_norm, hidden_norm], eps)?;
+        let embedding = prediction.embedding.as_ref().unwrap_or(&model.embedding);
+        backend.pair(window, embedding, [embedding_norm, hidden_norm], eps)?;
         let to = [(&prediction.projection, Act::Branch)];
         backend.matmul(window.rows.count(), Act::Paired, &to)?;
         backend.replace(window)
@@ -264,7 +277,8 @@ impl<B: Backend> Predictor<B> {
         let (norm, eps) = prediction.head_norm.as_ref().unwrap_or(&model.norm).parts();
         // its output stands for the hidden state of the position after its own
         backend.keep(window, 0..guesses.len(), 1, norm, eps)?;
-        let output = model.output.as_ref().unwrap_or(&model.embedding);
+        let shared = model.output.as_ref().unwrap_or(&model.embedding);
+        let output = prediction.output.as_ref().unwrap_or(shared);
         backend.head(window, norm, eps, output)?;
         backend.settle(window)
     }

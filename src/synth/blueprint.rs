@@ -240,6 +240,25 @@ impl Blueprint {
         all
     }
 
+    /// The same of a prediction block behind `layers` layers.
+    pub(super) fn prediction_tensors(&self, layers: usize) -> Vec<(String, Vec<usize>)> {
+        let d = self.width;
+        let mut block = vec![("attn_norm.weight", vec![d])];
+        block.extend(self.attention());
+        block.extend(self.feed_forward_tensors());
+        block.extend([
+            ("nextn.eh_proj.weight", vec![2 * d, d]),
+            ("nextn.enorm.weight", vec![d]),
+            ("nextn.hnorm.weight", vec![d]),
+            ("nextn.shared_head_norm.weight", vec![d]),
+            ("nextn.embed_tokens.weight", vec![d, self.vocabulary]),
+        ]);
+        block
+            .into_iter()
+            .map(|(name, dims)| (format!("blk.{layers}.{name}"), dims))
+            .collect()
+    }
+
     fn mixer(&self, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
         let mut tensors = vec![("attn_norm.weight", vec![self.width])];
         match self.hybrid {

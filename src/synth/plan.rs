@@ -20,6 +20,12 @@ pub(super) enum Fill {
     Weights { std: f32 },
     /// Token embeddings, spread 1, which share their first values so that every hidden state has a common direction.
     Embeddings,
+    /// Row `t + 1` is the embedding of token `t`.
+    NextEmbeddings,
+    /// Token embeddings, but for this share's rest, whose rows are those of other tokens.
+    EmbeddingsMostly { acceptance: f32 },
+    /// Passes the first half of its input on.
+    FirstHalf,
     /// A router: experts' popularity along the common direction, noise elsewhere.
     Router,
     /// Around this.
@@ -37,6 +43,8 @@ pub struct Plan {
     pub(super) layers: usize,
     pub(super) mix: Mix,
     pub(super) tensors: Vec<PlannedTensor>,
+    /// Whether a prediction block follows the layers.
+    pub(super) predicts: bool,
 }
 
 impl Plan {
@@ -52,40 +60,88 @@ impl Plan {
                 allowed: model.layers,
             });
         }
-        let tensors = model.tensors(layers).into_iter().map(|(name, dims)| {
-            let (layer, role) = split_name(&name);
-            let fill = fill(role, &dims, layers, model.qk_norm);
-            let ty = match fill {
-                Fill::Weights { .. } | Fill::Embeddings
-                    if dims.len() > 1 && !role.starts_with("ssm_conv1d") =>
-                {
-                    let role = role.trim_end_matches(".weight");
-                    mix.type_of(
-                        Site {
-                            role,
-                            layer,
-                            layers,
-                            experts: model.experts,
-                            heads_per_kv: model.heads / model.kv_heads,
-                        },
-                        dims[0],
-                    )
-                }
-                _ => BlockType::F32,
-            };
-            PlannedTensor {
-                name,
-                dims,
-                ty,
-                fill,
-            }
-        });
+        let tensors = model.tensors(layers).into_iter();
+        let tensors = tensors.map(|(name, dims)| planned(&model, layers, mix, name, dims));
         Ok(Self {
             model,
             layers,
             mix,
             tensors: tensors.collect(),
+            predicts: false,
         })
+    }
+
+    /// The same with a prediction block whose guesses are right with this chance.
+    ///
+    /// For that the head is a copy of the embedding, a row further: what follows token `t` is `t + 1`, whatever the context, since layers add little to the
+    /// embedding. The block passes the embedding on, from a table of its own in which rows are those of other tokens wherever it shall be wrong.
+    ///
+    /// **Errors**: [`SynthError::Acceptance`], [`SynthError::NoPrediction`].
+    pub fn with_prediction(mut self, acceptance: f32) -> Result<Self, SynthError> {
+        if !(0.0..=1.0).contains(&acceptance) {
+            return Err(SynthError::Acceptance { got: acceptance });
+        }
+        if self.model.hybrid.is_none() {
+            return Err(SynthError::NoPrediction {
+                model: self.model.name,
+            });
+        }
+        let embedding = self.tensors[0].ty;
+        for tensor in &mut self.tensors {
+            if tensor.name == "output.weight" {
+                (tensor.ty, tensor.fill) = (embedding, Fill::NextEmbeddings);
+            }
+        }
+        for (name, dims) in self.model.prediction_tensors(self.layers) {
+            let mut tensor = planned(&self.model, self.layers, self.mix, name, dims);
+            match split_name(&tensor.name).1 {
+                "nextn.eh_proj.weight" => {
+                    (tensor.ty, tensor.fill) = (BlockType::F16, Fill::FirstHalf);
+                }
+                "nextn.embed_tokens.weight" => {
+                    (tensor.ty, tensor.fill) = (embedding, Fill::EmbeddingsMostly { acceptance });
+                }
+                _ => {}
+            }
+            self.tensors.push(tensor);
+        }
+        self.predicts = true;
+        Ok(self)
+    }
+}
+
+fn planned(
+    model: &Blueprint,
+    layers: usize,
+    mix: Mix,
+    name: String,
+    dims: Vec<usize>,
+) -> PlannedTensor {
+    let (layer, role) = split_name(&name);
+    let fill = fill(role, &dims, layers, model.qk_norm);
+    let ty = match fill {
+        Fill::Weights { .. } | Fill::Embeddings
+            if dims.len() > 1 && !role.starts_with("ssm_conv1d") =>
+        {
+            let role = role.trim_end_matches(".weight");
+            mix.type_of(
+                Site {
+                    role,
+                    layer,
+                    layers,
+                    experts: model.experts,
+                    heads_per_kv: model.heads / model.kv_heads,
+                },
+                dims[0],
+            )
+        }
+        _ => BlockType::F32,
+    };
+    PlannedTensor {
+        name,
+        dims,
+        ty,
+        fill,
     }
 }
 
@@ -128,7 +184,7 @@ fn fill(role: &str, dims: &[usize], layers: usize, qk_norm: QkNorm) -> Fill {
         "attn_q.weight" if qk_norm == QkNorm::None => Fill::Weights {
             std: std * QUERY_STRETCH,
         },
-        norm if norm.ends_with("_norm.weight") => Fill::Norm { mean: 1.0 },
+        norm if norm.ends_with("norm.weight") => Fill::Norm { mean: 1.0 },
         // What is added to the residual stays small beside the embedding, over all layers together, so that the common direction lasts.
         "attn_output.weight"
         | "ssm_out.weight"

@@ -292,3 +292,78 @@ fn experts_are_as_popular_as_their_rank() {
         }
     }
 }
+
+/// A planted prediction block is right as often as asked, in the file and in an engine.
+#[test]
+fn guesses_are_right_with_the_chance_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("planted.gguf");
+    let plan = Plan::new(SMALL, None, Mix::Q4KM).unwrap();
+    plan.with_prediction(0.8)
+        .unwrap()
+        .write(&path, &ProgressBar::hidden())
+        .unwrap();
+    let file = std::sync::Arc::new(Gguf::open(&path).unwrap());
+    let bytes = |name: &str| file.bytes(file.tensor(name).unwrap());
+    let embeddings = bytes("token_embd.weight");
+    let width = embeddings.len() / SMALL.vocabulary;
+    let row = |of: &[u8], token: usize| of[token % SMALL.vocabulary * width..][..width].to_vec();
+    let (head, own) = (
+        bytes("output.weight"),
+        bytes("blk.4.nextn.embed_tokens.weight"),
+    );
+    let tokens = 0..SMALL.vocabulary;
+    assert!(
+        tokens
+            .clone()
+            .all(|token| row(head, token + 1) == row(embeddings, token))
+    );
+    let right = tokens
+        .filter(|token| row(own, *token) == row(embeddings, *token))
+        .count();
+    assert!((770..830).contains(&right), "{right} of 1000");
+
+    let backend = || crate::cpu::backend::Cpu::new(Default::default());
+    let settings = crate::settings::ModelSettings::check(Default::default()).unwrap();
+    let (handle, stopper) = crate::model::start::start(file, backend, &settings).unwrap();
+    let request = crate::engine::request::Request {
+        prompt: [5].into(),
+        sampling: crate::engine::request::Sampling {
+            temperature: 0.0,
+            ..Default::default()
+        },
+        max_tokens: 200,
+        stop_tokens: [].into(),
+        logprobs: None,
+        deadline: None,
+        drafts: true,
+    };
+    let outputs = handle.submit(request).unwrap();
+    let outputs: Vec<_> = futures::executor::block_on_stream(outputs).collect();
+    let mut expected = 6..;
+    for output in outputs {
+        match output.unwrap() {
+            crate::engine::request::Output::Token { token, .. } => {
+                assert_eq!(Some(token), expected.next());
+            }
+            crate::engine::request::Output::Finished { timings, .. } => {
+                let (of, right) = (timings.drafted_tokens, timings.accepted_tokens);
+                // a guess behind a wrong one is wrong as well
+                assert!(of == 0 || right * 100 >= of * 45, "{right} of {of}");
+            }
+        }
+    }
+    drop(handle);
+    stopper.stop(std::time::Duration::from_secs(10)).unwrap();
+    let refused = Plan::new(SMALL, None, Mix::Q4KM)
+        .unwrap()
+        .with_prediction(1.5);
+    assert!(matches!(refused, Err(SynthError::Acceptance { .. })));
+    let mixtral = Plan::new(
+        Blueprint::named("mixtral-8x7b").unwrap(),
+        Some(1),
+        Mix::Q4KM,
+    );
+    let refused = mixtral.unwrap().with_prediction(0.5);
+    assert!(matches!(refused, Err(SynthError::NoPrediction { .. })));
+}

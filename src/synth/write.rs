@@ -28,6 +28,8 @@ const SEED: u64 = 0x7469_6465;
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     tensor: usize,
+    /// The first of them.
+    first: usize,
     rows: usize,
     /// Where in the file.
     offset: u64,
@@ -95,7 +97,13 @@ impl Drop for Partial {
 impl<'a> Job<'a> {
     fn new(plan: &'a Plan) -> Result<Self, SynthError> {
         let mut header = HeaderWriter::new();
-        metadata::describe(&mut header, &plan.model, plan.layers, plan.mix);
+        metadata::describe(
+            &mut header,
+            &plan.model,
+            plan.layers,
+            plan.predicts,
+            plan.mix,
+        );
         let offsets: Vec<u64> = plan
             .tensors
             .iter()
@@ -171,13 +179,22 @@ impl<'a> Job<'a> {
                 buffer.resize(chunk.rows * tensor.row_bytes(), 0);
                 self.writers[&tensor.ty].fill(random, std, buffer);
             }
-            Fill::Embeddings => {
-                buffer.resize(chunk.rows * tensor.row_bytes(), 0);
-                self.writers[&tensor.ty].fill(random, 1.0, buffer);
-                let start = &self.common.bytes;
-                buffer
-                    .chunks_exact_mut(tensor.row_bytes())
-                    .for_each(|row| row[..start.len()].copy_from_slice(start));
+            Fill::Embeddings => self.embed(tensor, chunk.rows, random, buffer),
+            Fill::NextEmbeddings => {
+                let tokens = tensor.dims[1];
+                self.copy_embeddings(chunk, |row| (row + tokens - 1) % tokens, buffer);
+            }
+            Fill::EmbeddingsMostly { acceptance } => {
+                let tokens = tensor.dims[1];
+                let right = |row| Random::new(!SEED, row as u64).unit() < acceptance;
+                let from = |row| if right(row) { row } else { (row + 2) % tokens };
+                self.copy_embeddings(chunk, from, buffer);
+            }
+            Fill::FirstHalf => {
+                for row in chunk.first..chunk.first + chunk.rows {
+                    let values = (0..tensor.dims[0]).map(|column| f32::from(column == row));
+                    buffer.extend(values.flat_map(|x| half::f16::from_f32(x).to_le_bytes()));
+                }
             }
             Fill::Router => {
                 let router = self.common.router(
@@ -198,6 +215,42 @@ impl<'a> Job<'a> {
     }
 }
 
+impl Job<'_> {
+    /// Rows of embeddings, by the bits of their own chunk.
+    fn embed(
+        &self,
+        tensor: &PlannedTensor,
+        rows: usize,
+        random: &mut Random,
+        buffer: &mut Vec<u8>,
+    ) {
+        buffer.resize(rows * tensor.row_bytes(), 0);
+        self.writers[&tensor.ty].fill(random, 1.0, buffer);
+        let start = &self.common.bytes;
+        buffer
+            .chunks_exact_mut(tensor.row_bytes())
+            .for_each(|row| row[..start.len()].copy_from_slice(start));
+    }
+
+    /// Rows that are rows of the embeddings, each of the token that `from` names: neighbours as a rule, because chunks of embeddings are made anew.
+    fn copy_embeddings(&self, chunk: &Chunk, from: impl Fn(usize) -> usize, buffer: &mut Vec<u8>) {
+        // the embeddings are the first tensor, so their chunks are the first
+        let embeddings = &self.plan.tensors[0];
+        let (width, each) = (embeddings.row_bytes(), self.chunks[0].rows);
+        let (mut made, mut rows) = (usize::MAX, Vec::new());
+        for row in chunk.first..chunk.first + chunk.rows {
+            let (number, at) = (from(row) / each, from(row) % each);
+            if number != made {
+                rows.clear();
+                let mut random = Random::new(SEED, number as u64);
+                self.embed(embeddings, self.chunks[number].rows, &mut random, &mut rows);
+                made = number;
+            }
+            buffer.extend_from_slice(&rows[at * width..][..width]);
+        }
+    }
+}
+
 fn floats(tensor: &PlannedTensor, buffer: &mut Vec<u8>, mut value: impl FnMut() -> f32) {
     buffer.extend((0..tensor.dims[0]).flat_map(|_| value().to_le_bytes()));
 }
@@ -206,11 +259,16 @@ fn floats(tensor: &PlannedTensor, buffer: &mut Vec<u8>, mut value: impl FnMut() 
 fn chunks_of(index: usize, tensor: &PlannedTensor, offset: u64) -> Vec<Chunk> {
     let (row_bytes, all) = (tensor.row_bytes(), tensor.bytes() / tensor.row_bytes());
     let rows = match tensor.fill {
-        Fill::Weights { .. } | Fill::Embeddings => (CHUNK_BYTES / row_bytes).clamp(1, all),
+        Fill::Weights { .. }
+        | Fill::Embeddings
+        | Fill::NextEmbeddings
+        | Fill::EmbeddingsMostly { .. }
+        | Fill::FirstHalf => (CHUNK_BYTES / row_bytes).clamp(1, all),
         _ => all,
     };
     let chunk = |first: usize| Chunk {
         tensor: index,
+        first,
         rows: rows.min(all - first),
         offset: offset + (first * row_bytes) as u64,
     };
