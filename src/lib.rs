@@ -71,7 +71,8 @@
 //!   [`cpu::attention`] and [`cpu::delta_net`] where sums are cut. Draws are a function of (seed, position).
 //! - **No copy of the weights** on the host. The CPU reads them where the file is mapped; a device gets the same bytes. Only experts may be kept in slots instead, by `--ram`: then they are not read where they are mapped.
 //! - **No CUDA to build with, none needed to run.** Driver and compiler are looked for at run time; what is not there is an answer, not a crash.
-//! - **No lock and no await between schedule and emit**, and no allocation that grows with the model: buffers are made when the model is loaded.
+//! - **No lock and no await between schedule and emit**, and no allocation that grows with the model: buffers are made when the model is loaded. Only where experts are read from a drive does the engine thread wait for
+//!   it, and where the kernel has no io_uring it hands the reads to threads through a locked queue.
 //! - **No waiting without a bound**: inbox, outboxes, queue, requests in flight, heads and bodies have limits, and exceeding one is an error with a number.
 //! - **No access without a key where keys are set**, except to `/health`: the router's layers are around everything, also around paths that do not exist. Keys are kept as
 //!   hashes and compared in constant time; what a key is appears in no log, error or `Debug`.

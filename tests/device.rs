@@ -8,6 +8,8 @@ mod bare;
 mod candidates;
 #[path = "device/crowd.rs"]
 mod crowd;
+#[path = "golden/dice.rs"]
+mod dice;
 #[path = "device/failures.rs"]
 mod failures;
 #[path = "golden/families.rs"]

@@ -2,6 +2,8 @@
 
 #[path = "golden/bare.rs"]
 mod bare;
+#[path = "golden/dice.rs"]
+mod dice;
 #[path = "golden/drafts.rs"]
 mod drafts;
 #[path = "golden/families.rs"]

@@ -8,6 +8,8 @@ mod api;
 mod crowd;
 #[path = "http/defence.rs"]
 mod defence;
+#[path = "golden/dice.rs"]
+mod dice;
 #[path = "http/hostile.rs"]
 mod hostile;
 #[path = "http/life.rs"]

@@ -16,6 +16,7 @@ use super::{
     costs::{Costs, Load},
     request::Token,
 };
+pub(super) use depth::RowCosts;
 use depth::{Bill, Choice};
 use lookup::{Lookup, Match};
 pub(super) use rates::Experience;
@@ -78,8 +79,8 @@ impl Plan {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) costs: &'a Costs,
-    /// Sequences that decode in the next window.
-    pub(super) decoding: usize,
+    /// Of a window of all sequences that decode; None if nobody may guess, or nothing is known yet.
+    pub(super) rows: Option<RowCosts>,
     /// **Units**: seconds. What a window may take in any case.
     pub(super) calm: f64,
     /// Guesses that a sequence may have.
@@ -147,19 +148,26 @@ impl Drafts {
         if most == 0 || self.since_plain >= PLAIN_EVERY {
             return Plan::NOTHING;
         }
-        let load = |depth| Load::of(depth, position);
-        let bill = |each| Bill::new(terms.costs, terms.decoding, terms.calm, load, each);
-        let Some(plain) = bill(0.0) else {
-            return Plan::NOTHING; // nothing is known yet
+        let Some(rows) = &terms.rows else {
+            return Plan::NOTHING;
+        };
+        let bill = |each: f64| {
+            let attention = |depth| terms.costs.attention(Load::of(depth, position));
+            Bill::new(rows, terms.calm, |depth| {
+                attention(depth) + each * depth as f64
+            })
         };
         let looked_up = self.found.map_or(Choice::NOTHING, |found| {
             let chances = (0..most).map(|nth| self.rates.lookup(found.length + nth));
-            plain.best(chances)
+            bill(0.0).best(chances)
         });
         let predicted_max = most.min(terms.predicted_max);
-        let predicted = match bill(terms.costs.prediction()) {
-            Some(bill) => bill.best((0..predicted_max).map(|nth| self.rates.prediction(nth))),
-            None => Choice::NOTHING,
+        let predicted = match predicted_max {
+            0 => Choice::NOTHING,
+            _ => {
+                let chances = (0..predicted_max).map(|nth| self.rates.prediction(nth));
+                bill(terms.costs.prediction()).best(chances)
+            }
         };
         let due = predicted_max > 0 && self.since_predicted >= self.trial_every;
         let trial = due && looked_up.depth == 0 && predicted.depth == 0;

@@ -11,7 +11,7 @@ use super::{
     Engine, Turn,
     active::{Ending, Verified},
     costs::Load,
-    drafts::Terms,
+    drafts::{RowCosts, Terms},
     executor::{Executor, Lane, Progress, Slot, Span, Torn},
     request::EngineError,
     schedule::{Next, RIDES_MAX, Share, Situation, schedule},
@@ -133,9 +133,13 @@ impl<E: Executor> Engine<E> {
         let started = self.executor.now();
         self.admit();
         let decoding = self.active.iter().flatten();
+        let decoding = decoding.filter(|active| active.decodes()).count();
+        let guesses = decoding > 0 && self.board.depth_max > 0;
         let terms = Terms {
             costs: &self.costs,
-            decoding: decoding.filter(|active| active.decodes()).count(),
+            rows: guesses
+                .then(|| RowCosts::new(&self.costs, decoding))
+                .flatten(),
             calm: self.gap_max.as_secs_f64() / 2.0,
             depth_max: self.board.depth_max,
             predicted_max: if self.board.capacity.predicts {
@@ -219,11 +223,11 @@ impl<E: Executor> Engine<E> {
         let progress = self.executor.advance(&mut flight.pass)?;
         flight.compute += self.executor.now() - started;
         if let Some(torn) = self.executor.torn(&mut flight.pass) {
-            self.fail(lane, &mut flight, &torn);
-            if flight.shares.is_empty() {
-                self.executor.abandon(flight.pass);
-                self.shares[lane as usize] = flight.shares;
-                return Ok(Turn::Busy);
+            self.flights[lane as usize] = Some(flight);
+            self.fail(lane, &torn);
+            match self.flights[lane as usize].take() {
+                Some(rest) => flight = rest,
+                None => return Ok(Turn::Busy),
             }
         }
         match progress {
@@ -263,21 +267,14 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Ends the sequences of a pass that cannot go on. Others are none the wiser.
-    fn fail(&mut self, lane: Lane, flight: &mut Flight<E::Pass>, torn: &Torn) {
+    fn fail(&mut self, lane: Lane, torn: &Torn) {
         tracing::error!(why = %torn.why, sequences = torn.slots.len(), ?lane, "answers end");
-        let mut shares = mem::take(&mut flight.shares);
-        shares.retain(|share| {
-            if !torn.slots.contains(&share.slot) {
-                return true;
-            }
-            flight.load = None;
-            self.executor.withdraw(&mut flight.pass, share.slot);
+        for slot in &torn.slots {
+            self.withdraw(*slot);
             let why = torn.why.clone();
             let failed = Ending::Failed(EngineError::Unreadable { why });
-            self.release(share.slot.0 as usize, failed);
-            false
-        });
-        flight.shares = shares;
+            self.release(slot.0 as usize, failed);
+        }
     }
 
     /// Notes whom the window serves and counts its rows.

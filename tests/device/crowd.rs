@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
+    dice::Dice,
     gpu::{self, Gpu},
     load::{answer, bundled, requests, settings},
 };
@@ -18,20 +19,6 @@ use tidegate::{
     model::start,
     settings::ModelSettings,
 };
-
-/// Numbers from a seed.
-struct Dice(u64);
-
-impl Dice {
-    /// Below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ mixed >> 31) % end as u64) as usize
-    }
-}
 
 /// What clients ask: short prompts, and some that are read in many chunks.
 fn questions(gpu: &Gpu) -> Vec<Request> {
@@ -78,7 +65,7 @@ async fn client(
     let mut count = Count::default();
     loop {
         let (question, expected) = &questions[dice.below(questions.len())];
-        let leaves = dice.below(3) == 0;
+        let leaves = dice.once_in(3);
         let patience = dice.below(expected.len());
         let mut tokens = handle
             .submit(question.clone())

@@ -2,6 +2,7 @@
 
 use crate::{
     bare::{Bare, Part},
+    dice::Dice,
     reference::assert_same,
 };
 use tidegate::{
@@ -14,25 +15,6 @@ use tidegate::{
 pub(crate) const SLOTS: usize = 6;
 /// Rows of a part: decode rows, few, and many, so that most begin inside a block of positions.
 const PART_ROWS: [usize; 10] = [1, 1, 1, 1, 2, 9, 17, 23, 41, 70];
-
-/// Numbers from a seed (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    /// Below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ mixed >> 31) % end as u64) as usize
-    }
-
-    /// Once in so many times.
-    fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
 
 /// A sequence that is read again and again.
 struct Sequence {

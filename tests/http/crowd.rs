@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use crate::{
     access::{ALICE, BOB, key, until},
+    dice::Dice,
     parrot::Parrot,
     reply::events,
     server::{Server, Setup},
@@ -25,20 +26,6 @@ const SEED: u64 = 20_260_401;
 /// A refused client is told whole seconds; coming back sooner than told does no harm, and the test is over sooner.
 const SOONER: u32 = 100;
 
-/// Numbers from a seed.
-struct Dice(u64);
-
-impl Dice {
-    /// Below `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
-    }
-}
-
 /// What a client asks for: one of a few prompts, lengths and ways to draw.
 fn question(dice: &mut Dice) -> Value {
     let prompts = [
@@ -47,7 +34,7 @@ fn question(dice: &mut Dice) -> Value {
         "The sea and the gate and the tide, and so on and on until the evening came.",
     ];
     json!({
-        "prompt": prompts[dice.below(3) as usize],
+        "prompt": prompts[dice.below(3)],
         "max_tokens": 8 << dice.below(3),
         "temperature": dice.below(2),
         "seed": dice.below(2),
@@ -97,7 +84,7 @@ async fn stay(url: String, secret: &str, mut question: Value, stream: bool) -> V
 
 /// Asks, and goes away: anywhere in what it sends, or anywhere in what it gets.
 async fn vanish(address: String, secret: &str, mut question: Value, mut dice: Dice) {
-    question["stream"] = (dice.below(2) == 0).into();
+    question["stream"] = (dice.once_in(2)).into();
     let body = question.to_string();
     let head = format!(
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {secret}\r\ncontent-length: {}\r\n\r\n",
@@ -105,7 +92,7 @@ async fn vanish(address: String, secret: &str, mut question: Value, mut dice: Di
     );
     let request = head + &body;
     let sent = match dice.below(2) {
-        0 => dice.below(request.len() as u64) as usize,
+        0 => dice.below(request.len()),
         _ => request.len(),
     };
     let mut socket = TcpStream::connect(address).await.expect("a connection");
@@ -114,7 +101,7 @@ async fn vanish(address: String, secret: &str, mut question: Value, mut dice: Di
         .await
         .expect("sent");
     if sent == request.len() {
-        let mut heard = vec![0; dice.below(2000) as usize];
+        let mut heard = vec![0; dice.below(2000)];
         let _ = socket.read_exact(&mut heard).await; // there may be less
     }
 }
@@ -149,8 +136,8 @@ async fn nothing_is_left_of_those_who_go_and_all_who_stay_are_answered() {
     let before = tasks();
     let (mut dice, mut staying, mut leaving) = (Dice(SEED), Vec::new(), Vec::new());
     for client in 0..CLIENTS {
-        let (question, stream) = (question(&mut dice), dice.below(2) == 0);
-        let secret = if dice.below(2) == 0 { ALICE } else { BOB };
+        let (question, stream) = (question(&mut dice), dice.once_in(2));
+        let secret = if dice.once_in(2) { ALICE } else { BOB };
         if client % 3 == 0 {
             leaving.push((secret, question, Dice(SEED ^ client)));
         } else {

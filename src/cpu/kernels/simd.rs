@@ -98,11 +98,20 @@ pub(super) trait Simd: Copy {
     /// either half takes two of the four, and the caller sees to it that no sum leaves 16 bits.
     fn dot(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I;
     /// The same of codes out of [`Simd::signed`] with signed activations, none of which is -128. Short sums hold no more than one.
-    fn dot_wide(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I;
+    #[inline(always)]
+    fn dot_wide(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
+        self.dot(part, codes, acts)
+    }
     /// `total + scale * part` of a part sum and a scale out of [`Simd::factor`].
-    fn scaled(self, total: Self::I, part: Self::I, scale: Self::I) -> Self::I;
+    #[inline(always)]
+    fn scaled(self, total: Self::I, part: Self::I, scale: Self::I) -> Self::I {
+        self.add(total, self.mul_low(part, scale))
+    }
     /// Signed 16-bit lanes as [`Simd::scaled`] wants them.
-    fn factor(self, scale: Self::I) -> Self::I;
+    #[inline(always)]
+    fn factor(self, scale: Self::I) -> Self::I {
+        scale
+    }
     /// Two of [`Simd::factor`] as 16-bit halves, `low` first.
     fn factor_pair(self, low: Self::I, high: Self::I) -> Self::I;
     /// `acc + sum of 2 products` of signed 16-bit halves.

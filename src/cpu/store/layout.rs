@@ -118,7 +118,7 @@ impl Layout {
         layer: usize,
         expert: u16,
         slot: SlotId,
-    ) -> impl Iterator<Item = Extent> {
+    ) -> impl ExactSizeIterator<Item = Extent> {
         let start = self.slot(slot);
         self.layers[layer].iter().map(move |part| {
             let (file, at) = part.at[usize::from(expert)];

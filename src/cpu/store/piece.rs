@@ -75,7 +75,7 @@ impl Shared {
     }
 
     /// The reads that bring an expert.
-    pub(super) fn pieces(&self, order: Order) -> impl Iterator<Item = Piece> {
+    pub(super) fn pieces(&self, order: Order) -> impl ExactSizeIterator<Item = Piece> {
         let extents = self.layout.extents(order.layer, order.expert, order.slot);
         extents.map(move |extent| Piece {
             order,

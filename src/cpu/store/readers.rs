@@ -130,7 +130,7 @@ impl Mover for Readers {
 
     fn start(&mut self, order: Order) {
         let pieces = self.shared.pieces(order);
-        self.tally.begin(order.ticket, pieces.size_hint().0);
+        self.tally.begin(order.ticket, pieces.len());
         self.under_way += 1;
         let mut queue = self.queue.0.lock().unwrap_or_else(PoisonError::into_inner);
         match order.urgency {

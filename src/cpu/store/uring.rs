@@ -126,7 +126,7 @@ impl Mover for Ring {
         let shared = self.shared.clone();
         let first = order.ticket.0 as usize * PARTS_MAX;
         let pieces = shared.pieces(order);
-        self.tally.begin(order.ticket, pieces.size_hint().0);
+        self.tally.begin(order.ticket, pieces.len());
         for (part, piece) in pieces.enumerate() {
             self.push(first + part, piece);
         }

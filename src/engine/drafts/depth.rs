@@ -1,6 +1,6 @@
 //! How many guesses pay: expected tokens against what their rows cost. Pure.
 
-use crate::engine::costs::{Costs, Load};
+use crate::engine::costs::Costs;
 
 use super::DEPTH_MAX;
 
@@ -25,6 +25,42 @@ impl Choice {
     };
 }
 
+/// What rows cost in a window of so many sequences, the same for each of them. **Units**: seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::engine) struct RowCosts {
+    /// Sequences in the window.
+    sequences: usize,
+    /// A sequence's part of a window without guesses.
+    own: f64,
+    /// How much more, with one guess and more.
+    more: [f64; DEPTH_MAX],
+}
+
+impl RowCosts {
+    /// In a window of so many sequences. None if nothing is known yet.
+    ///
+    /// Whether the others guess too is not asked, because that would make one sequence's guesses depend on another's: rows cost what they cost
+    /// at worst, if nobody else guesses or if everybody guesses as many.
+    pub(in crate::engine) fn new(costs: &Costs, decoding: usize) -> Option<Self> {
+        let n = decoding.max(1);
+        let plain = costs.decode(n)?;
+        let own = plain / n as f64;
+        let mut more = [0.0; DEPTH_MAX];
+        let mut before = 0.0f64;
+        for (depth, more) in (1..).zip(&mut more) {
+            let alone = costs.decode(n + depth)? - plain;
+            let all = (costs.decode(n * (1 + depth))? - plain) / n as f64;
+            before = alone.max(all).max(before + ROW_LEAST * own);
+            *more = before;
+        }
+        Some(Self {
+            sequences: n,
+            own,
+            more,
+        })
+    }
+}
+
 /// What a sequence's share of a window costs, by its guesses. **Units**: seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bill {
@@ -37,35 +73,17 @@ pub(super) struct Bill {
 }
 
 impl Bill {
-    /// In a window of so many sequences, which may take as long as `calm` or twice as long as without guesses; `each` guess costs something besides its row.
-    /// `load` says what so many rows are. None if nothing is known yet.
-    ///
-    /// Whether the others guess too is not asked, because that would make one sequence's guesses depend on another's: rows cost what they cost
-    /// at worst, if nobody else guesses or if everybody guesses as many.
-    pub(super) fn new(
-        costs: &Costs,
-        decoding: usize,
-        calm: f64,
-        load: impl Fn(usize) -> Load,
-        each: f64,
-    ) -> Option<Self> {
-        let n = decoding.max(1);
-        let plain = costs.decode(n)?;
-        let own = plain / n as f64;
-        let mut more = [0.0; DEPTH_MAX];
-        let mut before = 0.0f64;
+    /// In a window that may take as long as `calm` or twice as long as without guesses; so many guesses cost what `besides` says on top of what rows do.
+    pub(super) fn new(rows: &RowCosts, calm: f64, besides: impl Fn(usize) -> f64) -> Self {
+        let mut more = rows.more;
         for (depth, more) in (1..).zip(&mut more) {
-            let alone = costs.decode(n + depth)? - plain;
-            let all = (costs.decode(n * (1 + depth))? - plain) / n as f64;
-            let rows = alone.max(all).max(before + ROW_LEAST * own);
-            before = rows;
-            *more = rows + costs.attention(load(depth)) + each * depth as f64;
+            *more += besides(depth);
         }
-        Some(Self {
-            own,
+        Self {
+            own: rows.own,
             more,
-            more_max: (calm / n as f64 - own).max(own),
-        })
+            more_max: (calm / rows.sequences as f64 - rows.own).max(rows.own),
+        }
     }
 
     /// The best depth for guesses that are right with these chances, each given that those before it are.
@@ -89,6 +107,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::engine::costs::Load;
 
     /// Windows take `base` and as much again for every row times `row`, both in us; measured for every number of rows.
     fn costs(base: f64, row: f64) -> Costs {
@@ -104,8 +123,8 @@ mod tests {
     }
 
     fn best(costs: &Costs, decoding: usize, chance: f64, each_us: f64) -> usize {
-        let none = |rows| Load { rows, attended: 0 };
-        let bill = Bill::new(costs, decoding, 1.0, none, 1e-6 * each_us).unwrap();
+        let rows = RowCosts::new(costs, decoding).unwrap();
+        let bill = Bill::new(&rows, 1.0, |guesses| 1e-6 * each_us * guesses as f64);
         bill.best([chance; DEPTH_MAX].into_iter()).depth
     }
 
@@ -129,16 +148,15 @@ mod tests {
 
     #[test]
     fn nothing_is_guessed_before_anything_is_known() {
-        let none = |rows| Load { rows, attended: 0 };
-        assert_eq!(Bill::new(&Costs::default(), 1, 1.0, none, 0.0), None);
+        assert_eq!(RowCosts::new(&Costs::default(), 1), None);
     }
 
     #[test]
     fn no_window_becomes_long_because_of_guesses() {
         let costs = costs(50_000.0, 50_000.0); // 100 ms a window, half as much a row
-        let none = |rows| Load { rows, attended: 0 };
+        let rows = RowCosts::new(&costs, 1).unwrap();
         let depth = |calm| {
-            let bill = Bill::new(&costs, 1, calm, none, 0.0).unwrap();
+            let bill = Bill::new(&rows, calm, |_| 0.0);
             bill.best([1.0; DEPTH_MAX].into_iter()).depth
         };
         assert_eq!((depth(0.075), depth(0.31), depth(9.0)), (2, 4, DEPTH_MAX));

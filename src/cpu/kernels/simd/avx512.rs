@@ -212,18 +212,6 @@ impl Simd for Avx512 {
         op!(_mm512_dpbusd_epi32(part, codes, acts))
     }
     #[inline(always)]
-    fn dot_wide(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
-        op!(_mm512_dpbusd_epi32(part, codes, acts))
-    }
-    #[inline(always)]
-    fn scaled(self, total: Self::I, part: Self::I, scale: Self::I) -> Self::I {
-        self.add(total, self.mul_low(part, scale))
-    }
-    #[inline(always)]
-    fn factor(self, scale: Self::I) -> Self::I {
-        scale
-    }
-    #[inline(always)]
     fn factor_pair(self, low: Self::I, high: Self::I) -> Self::I {
         op!(_mm512_mask_blend_epi16(
             0xaaaa_aaaa,

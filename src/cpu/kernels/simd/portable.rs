@@ -117,18 +117,6 @@ impl Simd for Portable {
         })
     }
     #[inline(always)]
-    fn dot_wide(self, part: Self::I, codes: Self::I, acts: Self::I) -> Self::I {
-        self.dot(part, codes, acts)
-    }
-    #[inline(always)]
-    fn scaled(self, total: Self::I, part: Self::I, scale: Self::I) -> Self::I {
-        self.add(total, self.mul_low(part, scale))
-    }
-    #[inline(always)]
-    fn factor(self, scale: Self::I) -> Self::I {
-        scale
-    }
-    #[inline(always)]
     fn factor_pair(self, low: Self::I, high: Self::I) -> Self::I {
         from(|i| low.0[i] & 0xffff | high.0[i] << 16)
     }
