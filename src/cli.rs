@@ -4,7 +4,10 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    error::{ContextKind, ContextValue},
+};
 
 use crate::{
     replay::{Capacity, PolicyName},
@@ -234,7 +237,7 @@ struct ConfigArgs {
 
 /// Runs the command that the process was started with. `bundled` is the model file that is part of the program.
 pub fn main(bundled: &'static [u8]) -> ExitCode {
-    let cli = Cli::parse(); // wrong usage ends here, with 2
+    let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error));
     logging::init();
     let done = match cli.command {
         Command::Serve(args) => serve::serve(args, bundled),
@@ -249,4 +252,33 @@ pub fn main(bundled: &'static [u8]) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Ends the program with 2 and what is wrong; flags by which other servers' users call something are told by our name for it.
+fn wrong_usage(mut error: clap::Error) -> ! {
+    let ours = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) => our_name(flag),
+        _ => None,
+    };
+    if let Some(ours) = ours {
+        error.remove(ContextKind::Suggested);
+        error.insert(
+            ContextKind::SuggestedArg,
+            ContextValue::String(ours.to_owned()),
+        );
+    }
+    error.exit()
+}
+
+/// What a flag of other servers is called here.
+fn our_name(flag: &str) -> Option<&'static str> {
+    Some(match flag {
+        "--port" | "--host" | "-p" => "--listen ADDRESS:PORT",
+        "--ctx-size" | "--max-model-len" | "-c" => "--ctx",
+        "--parallel" | "--max-num-seqs" | "-np" | "-n" => "--slots",
+        "-t" => "--threads",
+        "-m" | "--model" => "MODEL, without a flag",
+        "--cache-type-k" | "--cache-type-v" => "--kv",
+        _ => return None,
+    })
 }

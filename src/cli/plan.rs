@@ -204,13 +204,23 @@ fn predict(
         Some(disk) => format!(", the drive {:.2}", disk / 1e9),
         None => String::new(),
     };
+    let _ = writeln!(
+        text,
+        "\nmemory reads {:.1} GB/s{drive}\n",
+        machine.dram_bytes_s / 1e9
+    );
+    if kept.is_some() && machine.disk_bytes_s.is_none() {
+        text.push_str(
+            "how fast it would be depends on a drive that is not known: --machine names one (disk-gb-s), or plan with a file that lies on it\n",
+        );
+        return;
+    }
     let rows = prepared.room().rows.min(512);
     let decode = estimate.decode(0).all;
     let chunk = estimate.chunk(rows, 0).all;
     let _ = writeln!(
         text,
-        "\nmemory reads {:.1} GB/s{drive}\n\ndecode             {:.1} tok/s with one stream; {} binds\nprompts            {:.0} tok/s",
-        machine.dram_bytes_s / 1e9,
+        "decode             {:.1} tok/s with one stream; {} binds\nprompts            {:.0} tok/s",
         1.0 / decode,
         estimate.decode_limit(),
         rows as f64 / chunk,

@@ -40,6 +40,8 @@ pub(crate) fn check(arguments: &[&str], code: i32, words: &[&str]) {
 fn wrong_usage_is_2() {
     check(&["serve", "--thread", "2"], 2, &["--thread", "--threads"]);
     check(&["sevre"], 2, &["sevre", "serve"]);
+    check(&["serve", "--port", "8081"], 2, &["--port", "--listen"]);
+    check(&["serve", "-m", "x.gguf"], 2, &["-m", "MODEL"]);
     check(&["serve", "--slots", "many"], 2, &["--slots", "many"]);
     check(
         &["serve", "--slots", "0"],
@@ -104,6 +106,23 @@ fn settings_files_are_checked() {
     let (code, out, err) = run(&["plan", "--config", config, "--ctx", "256"]);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains("3 slots, 256 tokens each"), "{out}");
+}
+
+#[test]
+fn a_plan_does_not_guess_at_a_drive() {
+    let like = ["plan", "--like", "qwen3-30b-a3b", "--layers", "2"];
+    let known = run(&like);
+    assert!(known.1.contains("tok/s"), "{known:?}");
+    let (code, out, err) = run(&[&like[..], &["--ram", "300MiB"]].concat());
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("--machine") && !out.contains("tok/s"), "{out}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("m.toml");
+    fs::write(&path, "dram-gb-s = 60\ndisk-gb-s = 6").expect("written");
+    let machine = path.to_str().expect("UTF-8");
+    let described = run(&[&like[..], &["--ram", "300MiB", "--machine", machine]].concat());
+    assert!(described.1.contains("the drive 6.00"), "{described:?}");
+    assert!(described.1.contains("tok/s"), "{described:?}");
 }
 
 #[test]

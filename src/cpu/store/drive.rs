@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    os::unix::fs::MetadataExt,
     sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
@@ -16,12 +17,17 @@ const READERS: u64 = 8;
 const READ: usize = 512 << 10;
 const MEASURED: Duration = Duration::from_millis(700);
 
-/// Bytes a second that direct reads of the model's file get, wherever in it; nothing if it is in memory or cannot be read directly.
+/// Bytes a second that direct reads of the model's file get, wherever in it; nothing if it is in memory, is mostly holes, which no drive holds, or cannot be
+/// read directly.
 pub fn drive_speed(model: &Gguf) -> Option<f64> {
     let Held::File(open) = model.held(0) else {
         return None;
     };
     let file = direct(open)?;
+    let about = open.metadata().ok()?;
+    if about.blocks() * 512 < about.len() / 2 {
+        return None;
+    }
     let places = (model.raw(0).len() / READ) as u64;
     if places < READERS {
         return None;
