@@ -9,6 +9,8 @@
 //   gives their sum. Before each page the sums are multiplied by 2^(old m - new m).
 // - Every SPLIT positions a fresh state begins; splits are joined in ascending order:
 //   m' = max(m, m_s), x' = fma(x_s, 2^(m_s - m'), x * 2^(m - m')), in f32.
+// - With WINDOW positions before a row's window have weight 0 as well, and splits before it are left out. With SINKS a head's sink joins at the end, as a split
+//   of one weight 1 (times 2^15) and values 0.
 // - With f32 keys and values everything is a chain of `fmaf` in ascending order (weights without the 2^15, sums of 64 weights by halves 32, 16, .., 1).
 //
 // So a result depends on the row's position and the cache only: not on tiles, chunks, the rows of a window or the grid. A position behind a row's own has weight 0.
@@ -18,7 +20,7 @@
 // Against f64 on keys and values that were never rounded: the f16 cache by itself 3.0e-4, 5.2e-4, 7.7e-4 (4000 positions, deviation 1, 2, 4), with these products
 // of two parts 3.7e-4, 5.4e-4, 7.7e-4, of one part 4.2e-4, 6.7e-4, 9.6e-4. One part rounds a query once more than keys are rounded anyway, and is a third less work.
 //
-// Macros: those of kv.cuh; HEADS (at most 16 KV_HEADS), SPLIT (64, 128 or 256), QUERY_PARTS (1, or 2), GATED (queries come as `[query | gate]` a head).
+// Macros: those of kv.cuh; HEADS (at most 16 KV_HEADS), SPLIT (64, 128 or 256), QUERY_PARTS (1, or 2), GATED (queries come as `[query | gate]` a head), SINKS.
 #pragma once
 #include "functions.cuh"
 #include "kv.cuh"
@@ -34,6 +36,9 @@
 #endif
 #ifndef GATED
 #define GATED 0
+#endif
+#ifndef SINKS
+#define SINKS 0
 #endif
 
 #define GROUP (HEADS / KV_HEADS)
@@ -80,6 +85,16 @@ DEVICE void join_factors(float* m, float next, float* kept, float* added) {
     *kept = power_of_two(*m - top);
     *added = power_of_two(next - top);
     *m = top;
+}
+
+/// The weight of a sink, as weights are stored.
+#define SINK_WEIGHT (KV_TYPE == KV_F32 ? 1.0f : 32768.0f)
+
+/// Takes a sink into the sum of weights; `*kept` is the factor on the values.
+DEVICE float with_sink(float m, float sum, float sink, float* kept) {
+    float added;
+    join_factors(&m, sink * LOG2_E, kept, &added);
+    return fmaf(SINK_WEIGHT, added, sum * *kept);
 }
 
 #if KV_TYPE != KV_F32
@@ -139,6 +154,17 @@ DEVICE void mask_scores(float scores[4], u32 tile, u32 last_low, u32 last_high) 
     if (at + 1 > last_high) scores[3] = MINUS_INFINITY;
 }
 
+/// Minus infinity for positions of the page before `from`.
+DEVICE void mask_before(float scores[4], u32 tile, u32 from_low, u32 from_high) {
+    u32 at = 8 * tile + 2 * (lane_of() % 4);
+    if (at < from_low) scores[0] = MINUS_INFINITY;
+    if (at + 1 < from_low) scores[1] = MINUS_INFINITY;
+    if (at < from_high) scores[2] = MINUS_INFINITY;
+    if (at + 1 < from_high) scores[3] = MINUS_INFINITY;
+}
+/// What of the positions before `from` lies in a page that begins at `start`.
+DEVICE u32 hidden_of(u32 from, u32 start) { return from > start ? from - start : 0; }
+
 #else
 
 #define FLOAT_THREADS 256
@@ -156,7 +182,8 @@ struct FloatLines {
     const u8* cache;      // of the KV head
     u64 page_stride;
     const u32* pages; // of the sequence
-    u32 position;     // of the first row
+    u32 slot;
+    u32 position; // of the first row
     u32 rows;
 };
 
@@ -170,8 +197,8 @@ DEVICE void sweep_split(const FloatLines& lines, u32 split, float sums[FLOAT_LIN
 #pragma unroll
     for (u32 i = 0; i < FLOAT_LINES; i++) sums[i] = 0.0f;
     sync_block();
-    for (u32 page = split * SPLIT_PAGES; page < (split + 1) * SPLIT_PAGES && page * PAGE <= last; page++) {
-        const u8* keys = lines.cache + lines.pages[page] * lines.page_stride;
+    for (u32 page = greatest(split * SPLIT_PAGES, visible_from(lines.position) / PAGE); page < (split + 1) * SPLIT_PAGES && page * PAGE <= last; page++) {
+        const u8* keys = lines.cache + page_of(lines.pages, lines.slot, page) * lines.page_stride;
         const float* values = (const float*)(keys + KV_PART_BYTES);
         u32 seen = least(last + 1 - page * PAGE, (u32)PAGE);
         u32 place = threadIdx.x % PAGE, first = threadIdx.x / PAGE * 4;
@@ -189,7 +216,8 @@ DEVICE void sweep_split(const FloatLines& lines, u32 split, float sums[FLOAT_LIN
         }
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            bool visible = page * PAGE + place <= lines.position + (first + i) / GROUP;
+            u32 own = lines.position + (first + i) / GROUP;
+            bool visible = page * PAGE + place <= own && page * PAGE + place >= visible_from(own);
             lines.scores[(first + i) * PAGE + place] = visible ? score[i] : MINUS_INFINITY;
         }
         sync_block();

@@ -14,6 +14,7 @@
 //     splits_max     at least `position / SPLIT + 1` of every row
 //                    A block goes on with split x + gridDim.x, so gridDim.x is a matter of speed only: about 4 blocks a multiprocessor in all are enough.
 // attention_combine  grid (ceil(HEADS * HEAD_DIM / 256), rows), block 256: a thread takes a channel
+//     sinks          [HEADS] f32, read with SINKS
 //     forms          what is written: FORM_FLOAT `mixed [rows, HEADS * HEAD_DIM] f32`, FORM_256, FORM_32 (quantise.cuh); with GATED times sigmoid(gate)
 // Shared:  static, 9 KiB with head_dim 128 and one query part, 13 KiB with 256; attention_combine 5 KiB.
 // Errors:  attention.cuh. A row alone, among others and in a prompt tile (attention_prompt.cu): the same bits.
@@ -107,17 +108,18 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
     SHARED(uint4, weights, SPLIT_PAGES * 4 * 32);
     SHARED(float, tops, SPLIT_PAGES * LINES * 8);
     u32 row = row0 + blockIdx.z, kv_head = blockIdx.y, lane = lane_of(), warp = warp_of(), g = lane / 4, t = lane % 4;
-    u32 count = rows.counts[0], position = rows.positions[row], first_page = rows.row_pages[row];
-    if (row >= count) position = 0, first_page = 0;
-    for (u32 split = blockIdx.x; split * SPLIT <= position; split += gridDim.x) {
+    u32 count = rows.counts[0], position = rows.positions[row], first_page = rows.row_pages[row], slot = WINDOW ? rows.slots[row] : 0;
+    if (row >= count) position = 0, first_page = 0, slot = 0;
+    const u32 from = visible_from(position), begin = from / SPLIT + blockIdx.x;
+    for (u32 split = begin; split * SPLIT <= position; split += gridDim.x) {
         const u8* pages[SPLIT_PAGES];
         u32 pages_there = least(position / PAGE - split * SPLIT_PAGES + 1, (u32)SPLIT_PAGES);
 #pragma unroll
         for (u32 i = 0; i < SPLIT_PAGES; i++) {
-            u32 page = rows.pages[first_page + split * SPLIT_PAGES + least(i, pages_there - 1)];
+            u32 page = page_of(rows.pages + first_page, slot, split * SPLIT_PAGES + least(i, pages_there - 1));
             pages[i] = cache + page * page_stride + kv_head * KV_HEAD_BYTES;
         }
-        bool first = split == blockIdx.x;
+        bool first = split == begin;
         if (first) {
             wait_for_previous();
             release_next();
@@ -166,6 +168,10 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
         for (u32 i = 0; i < SCORES_PER_WARP; i++) {
             u32 tile = warp % 8, page = SCORE_PAGE(i), last = position - (split * SPLIT_PAGES + page) * PAGE;
             if (page < pages_there && last < PAGE - 1) mask_scores(scores[i], tile, last, last);
+            if (WINDOW) {
+                u32 hidden = hidden_of(from, (split * SPLIT_PAGES + page) * PAGE);
+                mask_before(scores[i], tile, hidden, hidden);
+            }
             float low = line_top(fmaxf(scores[i][0], scores[i][1])), high = line_top(fmaxf(scores[i][2], scores[i][3]));
             if (t == 0) {
                 tops[(page * LINES + g) * 8 + tile] = low;
@@ -269,8 +275,8 @@ KERNEL(FLOAT_THREADS) attention_decode(Rows rows, u32 row0, const float* query, 
         u32 line = item / HEAD_DIM, channel = item % HEAD_DIM;
         queries[item] = query[(u64)row * QUERY_WIDTH + (kv_head * GROUP + line) * QUERY_STRIDE + channel] * (scale * LOG2_E);
     }
-    FloatLines lines = {queries, scores, line_states, cache + kv_head * KV_HEAD_BYTES, page_stride, pages, position, 1};
-    for (u32 split = blockIdx.x; split * SPLIT <= position; split += gridDim.x) {
+    FloatLines lines = {queries, scores, line_states, cache + kv_head * KV_HEAD_BYTES, page_stride, pages, WINDOW ? rows.slots[row] : 0, position, 1};
+    for (u32 split = visible_from(position) / SPLIT + blockIdx.x; split * SPLIT <= position; split += gridDim.x) {
         float sums[FLOAT_LINES];
         sweep_split(lines, split, sums);
         u64 head = ((u64)blockIdx.z * splits_max + split) * HEADS + kv_head * GROUP;
@@ -289,6 +295,11 @@ KERNEL(FLOAT_THREADS) attention_decode(Rows rows, u32 row0, const float* query, 
 
 #endif
 
+/// A channel of a head, the sum of the weights, and the greatest score.
+struct Joined {
+    float x, sum, top;
+};
+
 #if HEAD_DIM % 32 == 0
 
 /// Splits that are joined at once, those of a lane of a warp each; the next are on their way.
@@ -299,8 +310,8 @@ DEVICE void ask(float to[AHEAD], const float* values, u32 first, u32 splits) {
     for (u32 i = 0; i < AHEAD; i++) to[i] = first + i < splits ? values[(u64)(first + i) * WIDTH] : 0.0f;
 }
 
-/// A channel of a head, of which the whole warp has channels, and the sum of the weights.
-DEVICE float2 join_splits(const float* values, const float2* state, u32 splits) {
+/// Of a head of which the whole warp has channels.
+DEVICE Joined join_splits(const float* values, const float2* state, u32 splits) {
     SHARED(float4, factors, 8 * AHEAD);
     float4* own = factors + AHEAD * warp_of();
     u32 lane = lane_of();
@@ -338,15 +349,14 @@ DEVICE float2 join_splits(const float* values, const float2* state, u32 splits) 
             x = fmaf(now[i], factor.y, x * factor.x);
         }
     }
-    return make_float2(x, sum);
+    return {x, sum, m};
 }
 
 #else
 
 #define AHEAD 8
 
-/// A channel of a head and the sum of the weights.
-DEVICE float2 join_splits(const float* values, const float2* state, u32 splits) {
+DEVICE Joined join_splits(const float* values, const float2* state, u32 splits) {
     float m = MINUS_INFINITY, sum = 0.0f, x = 0.0f;
     for (u32 first = 0; first < splits; first += AHEAD) {
         float next[AHEAD];
@@ -366,23 +376,29 @@ DEVICE float2 join_splits(const float* values, const float2* state, u32 splits) 
             x = fmaf(next[i], added, x * kept);
         }
     }
-    return make_float2(x, sum);
+    return {x, sum, m};
 }
 
 #endif
 
-KERNEL(256) attention_combine(Rows rows, u32 row0, const float* query, const float* values, const float* states, u32 splits_max, float* mixed, u32 forms,
+KERNEL(256) attention_combine(Rows rows, u32 row0, const float* query, const float* values, const float* states, u32 splits_max, const float* sinks, float* mixed, u32 forms,
                               Acts256 to256, Acts32 to32) {
     SHARED(float, out, 256);
     u32 row = row0 + blockIdx.y, piece = 256 * blockIdx.x;
-    u32 count = rows.counts[0], splits = rows.positions[row] / SPLIT + 1;
+    u32 count = rows.counts[0], begin = visible_from(rows.positions[row]) / SPLIT, splits = rows.positions[row] / SPLIT + 1 - begin;
     wait_for_previous();
     release_next();
     if (row >= count) return;
     u32 at = least(piece + threadIdx.x, WIDTH - 1u), head = at / HEAD_DIM, channel = at % HEAD_DIM;
     float gate = GATED ? query[(u64)row * QUERY_WIDTH + head * QUERY_STRIDE + HEAD_DIM + channel] : 0.0f;
-    float2 joined = join_splits(values + (u64)blockIdx.y * splits_max * WIDTH + at, (const float2*)states + (u64)blockIdx.y * splits_max * HEADS + head, splits);
-    float x = joined.x / joined.y;
+    u64 first = (u64)blockIdx.y * splits_max + begin;
+    Joined joined = join_splits(values + first * WIDTH + at, (const float2*)states + first * HEADS + head, splits);
+    if (SINKS) {
+        float kept;
+        joined.sum = with_sink(joined.top, joined.sum, sinks[head], &kept);
+        joined.x *= kept;
+    }
+    float x = joined.x / joined.sum;
     if (GATED) x = x * sigmoid_of(gate);
     if (forms & FORM_FLOAT && piece + threadIdx.x < WIDTH) mixed[(u64)row * WIDTH + at] = x;
     if (!(forms & (FORM_256 | FORM_32))) return;

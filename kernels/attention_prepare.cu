@@ -129,7 +129,7 @@ KERNEL(32 * PREPARE_WARPS) attention_prepare(Rows rows, float* query, const floa
     float* head = heads + warp_of() * HEAD_DIM;
     u32 count = rows.counts[0], position = rows.positions[row], first_page = rows.row_pages[row];
     if (row >= count) position = 0, first_page = 0;
-    u32 page = rows.pages[first_page + position / PAGE];
+    u32 page = page_of(rows.pages + first_page, row < count ? rows.slots[row] : 0, position / PAGE);
     wait_for_previous();
     release_next();
     if (row >= count) return;

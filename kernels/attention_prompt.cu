@@ -17,6 +17,7 @@
 //          With two query parts and LINE_WARPS 4: head_dim 128 65 KiB, 256 105 KiB (LINE_WARPS 2: 49 and 69 KiB).
 //     span0    spans before it are left to others
 //     query, cache, page_stride, scale   as in attention_decode.cu
+//     sinks    [HEADS] f32, read with SINKS
 //     mixed    [rows, HEADS * HEAD_DIM] f32; with GATED times sigmoid(gate)
 // Macros:  those of attention.cuh; LINE_WARPS (4, or the greatest of 2 and 1 that fits the card's shared memory; the results do not depend on it).
 // Architectures tried: sm_75, 80, 86, 89, 90, 100, 120; 246 registers with head_dim 128, no spills but up to 12 bytes with head_dim 64 and 80 on sm_90
@@ -29,6 +30,7 @@ struct Tile {
     u32 row;      // of the window for that position, perhaps before the span's first (then the number has wrapped)
     u32 first, end; // positions of the span's rows in it
     u32 pages;    // where the sequence's pages are listed
+    u32 slot;
     bool there;
 };
 
@@ -44,9 +46,9 @@ DEVICE Tile find_tile(const Rows& rows, u32 span0, u32 number) {
             continue;
         }
         u32 position = (last - number) * tile_rows;
-        return {position, of.x + (position - of.z), greatest(position, of.z), least(position + tile_rows, of.z + of.y), rows.row_pages[of.x], true};
+        return {position, of.x + (position - of.z), greatest(position, of.z), least(position + tile_rows, of.z + of.y), rows.row_pages[of.x], of.w, true};
     }
-    return {0, 0, 0, 0, 0, false};
+    return {0, 0, 0, 0, 0, 0, false};
 }
 
 #define POWER_OF_TWO_BELOW(n) ((n) >= 64 ? 64 : (n) >= 32 ? 32 : (n) >= 16 ? 16 : (n) >= 8 ? 8 : (n) >= 4 ? 4 : (n) >= 2 ? 2 : 1)
@@ -139,7 +141,7 @@ DEVICE void clear(Sums& sums) {
     sums.low = sums.high = MINUS_INFINITY;
 }
 
-KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const u8* cache, u64 page_stride, float scale, float* mixed) {
+KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const u8* cache, u64 page_stride, float scale, const float* sinks, float* mixed) {
     DYNAMIC_SHARED(shared);
     uint4* operands = (uint4*)shared;
     uint4* all_weights = operands + LINE_WARPS * QUERY_OPERANDS;
@@ -153,11 +155,12 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
     release_next();
     if (!tile.there) return;
     const u32* pages = rows.pages + tile.pages;
-    u32 last_page = tile.position / PAGE, next = pages[0];
+    const u32 slot = tile.slot, begin = visible_from(tile.first) / PAGE;
+    u32 last_page = tile.position / PAGE, next = page_of(pages, slot, begin);
     cache += kv_head * KV_HEAD_BYTES;
     fetch(ring + (KV_TYPE == KV_Q8_0 ? UNIT_BYTES : 0), cache + next * page_stride, 0);
     copy_commit();
-    next = pages[least(1u, last_page)];
+    next = page_of(pages, slot, least(begin + 1, last_page));
 
     for (u32 item = threadIdx.x; item < LINE_WARPS * LINES * CHUNKS * 8; item += THREADS) {
         u32 line = item / (CHUNKS * 8), four = item % (CHUNKS * 8), at = tile.position + line / GROUP;
@@ -178,10 +181,10 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
     Sums sums, total;
     clear(sums);
     clear(total);
-    for (u32 page = 0; page <= last_page; page++) {
-        const u8* here = cache + (u64)pages[page] * page_stride;
+    for (u32 page = begin; page <= last_page; page++) {
+        const u8* here = cache + (u64)page_of(pages, slot, page) * page_stride;
         const u8* after = cache + (u64)next * page_stride;
-        next = pages[least(page + 2, last_page)];
+        next = page_of(pages, slot, least(page + 2, last_page));
         float scores[SCORE_TILES][4];
         uint4 weights[4];
 #pragma unroll
@@ -240,6 +243,12 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
             if (page == last_page) {
 #pragma unroll
                 for (u32 i = 0; i < SCORE_TILES; i++) mask_scores(scores[i], SCORE_TILES * column_warp + i, last_low, last_high);
+            }
+            if (WINDOW) {
+                u32 from_low = hidden_of(visible_from(tile.position + line_low / GROUP), page * PAGE);
+                u32 from_high = hidden_of(visible_from(tile.position + line_high / GROUP), page * PAGE);
+#pragma unroll
+                for (u32 i = 0; i < SCORE_TILES; i++) mask_before(scores[i], SCORE_TILES * column_warp + i, from_low, from_high);
             }
             float low = scores[0][0], high = scores[0][2];
 #pragma unroll
@@ -303,11 +312,15 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
         u32 line = which == 0 ? line_low : line_high, at = tile.position + line / GROUP, head = kv_head * GROUP + line % GROUP;
         if (line >= TILE_ROWS * GROUP || at < tile.first || at >= tile.end) continue;
         u64 row = tile.row + line / GROUP;
+        float sum = total.of[VALUE_TILES][2 * which], kept = 1.0f;
+        if (SINKS) sum = with_sink(which == 0 ? total.low : total.high, sum, sinks[head], &kept);
 #pragma unroll
         for (u32 i = 0; i < VALUE_TILES; i++) {
             u32 eight = VALUE_TILES * column_warp + i, channel = 8 * eight + 2 * t;
             if (EIGHTS % COLUMN_WARPS != 0 && eight >= EIGHTS) break;
-            float x = total.of[i][2 * which] / total.of[VALUE_TILES][2 * which], y = total.of[i][2 * which + 1] / total.of[VALUE_TILES][2 * which];
+            float x = total.of[i][2 * which], y = total.of[i][2 * which + 1];
+            if (SINKS) x *= kept, y *= kept;
+            x = x / sum, y = y / sum;
             if (GATED) {
                 const float* gate = query + row * QUERY_WIDTH + head * QUERY_STRIDE + HEAD_DIM + channel;
                 x = x * sigmoid_of(gate[0]), y = y * sigmoid_of(gate[1]);
@@ -321,7 +334,7 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
 
 #define TILE_ROWS POWER_OF_TWO_BELOW(LINES / GROUP)
 
-KERNEL(FLOAT_THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const u8* cache, u64 page_stride, float scale, float* mixed) {
+KERNEL(FLOAT_THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const u8* cache, u64 page_stride, float scale, const float* sinks, float* mixed) {
     SHARED(float, queries, LINES * HEAD_DIM);
     SHARED(float, scores, LINES * PAGE);
     SHARED(float, line_states, 3 * LINES);
@@ -337,12 +350,12 @@ KERNEL(FLOAT_THREADS) attention_prompt(Rows rows, u32 span0, const float* query,
         queries[item] = there ? *from * (scale * LOG2_E) : 0.0f;
     }
     // rows behind the span's last are left out, those before its first have queries of zeros
-    FloatLines lines = {queries, scores, line_states, cache + kv_head * KV_HEAD_BYTES, page_stride, rows.pages + tile.pages, tile.position,
-                        tile.end - tile.position};
+    FloatLines lines = {queries, scores, line_states, cache + kv_head * KV_HEAD_BYTES, page_stride, rows.pages + tile.pages, tile.slot,
+                        tile.position, tile.end - tile.position};
     float sums[FLOAT_LINES], total[FLOAT_LINES], weights[FLOAT_LINES], m[FLOAT_LINES];
 #pragma unroll
     for (u32 i = 0; i < FLOAT_LINES; i++) total[i] = weights[i] = 0.0f, m[i] = MINUS_INFINITY;
-    for (u32 split = 0; split * SPLIT < tile.end; split++) {
+    for (u32 split = visible_from(tile.position) / SPLIT; split * SPLIT < tile.end; split++) {
         sweep_split(lines, split, sums);
 #pragma unroll
         for (u32 i = 0; i < FLOAT_LINES; i++) {
@@ -359,7 +372,13 @@ KERNEL(FLOAT_THREADS) attention_prompt(Rows rows, u32 span0, const float* query,
         u32 line = FLOAT_LINE(i), at = tile.position + line / GROUP, head = kv_head * GROUP + line % GROUP;
         if (line >= TILE_ROWS * GROUP || at < tile.first || at >= tile.end || FLOAT_CHANNEL >= HEAD_DIM) continue;
         u64 row = tile.row + line / GROUP;
-        float x = total[i] / weights[i];
+        float x = total[i], sum = weights[i];
+        if (SINKS) {
+            float kept;
+            sum = with_sink(m[i], sum, sinks[head], &kept);
+            x *= kept;
+        }
+        x = x / sum;
         if (GATED) x = x * sigmoid_of(query[row * QUERY_WIDTH + head * QUERY_STRIDE + HEAD_DIM + FLOAT_CHANNEL]);
         mixed[row * WIDTH + head * HEAD_DIM + FLOAT_CHANNEL] = x;
     }

@@ -1,6 +1,6 @@
 // Products of experts with many rows, by int8 tensor cores: see mma_tile.cuh. The rows that chose an expert are multiplied together.
 //
-//     hidden[place, i] = silu(gate_e[i] . acts[place / used]) * (up_e[i] . acts[place / used])     e = the expert of the place
+//     hidden[place, i] = activated(gate_e[i] . acts[place / used], up_e[i] . acts[place / used])     e = the expert of the place
 //     out[place, o] = down_e[o] . acts[place / div]
 //
 // canonical arithmetic: the same bits as any other kernel, however many rows share an expert.
@@ -9,7 +9,7 @@
 // tile_count [2]: tiles, places (the latter for a launch that quantises `hidden`). One block of 256 threads; once for all products of a layer that have the
 // same TILE_ROWS.
 // `expert_gate_up_mma`: half of a block's outputs are gate's, half up's, side by side in one lane. TYPE is both matrices'. Where they differ:
-// `expert_mma` twice and silu apart.
+// `expert_mma` twice and the activation apart, as where experts have biases.
 // `expert_mma`: any matrix; down with div 1, others with div = used.
 //
 // Shapes: gate_at, up_at, weights_at [experts] addresses of matrices [width, k] as blocks of TYPE, rows contiguous; acts [rows, k] (gate, up) or
@@ -19,7 +19,7 @@
 // Shared memory: TILE_BYTES, dynamic (mma_shape.cuh).
 // Exact. Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
-// Macros: TYPE (a codec's name); for experiments TILE_OUTPUTS, TILE_ROWS, ACT_BUFFERS, FOLD (mma_shape.cuh).
+// Macros: TYPE (a codec's name), ACTIVATION (functions.cuh); for experiments TILE_OUTPUTS, TILE_ROWS, ACT_BUFFERS, FOLD (mma_shape.cuh).
 #include "functions.cuh"
 #include "mma_tile.cuh"
 
@@ -139,7 +139,7 @@ struct Pair : Gathered {
 #pragma unroll
             for (int h = 0; h < OUTPUT_TILES; h++) {
                 float gate = share.at[0][j][e + 2 * h], up = OUTPUT_TILES == 2 ? share.at[OUTPUT_TILES - 1][j][e + 2 * h] : share.at[0][j][e + 2];
-                if (on && output + 8 * h < end) at[8 * h] = silu_of(gate) * up;
+                if (on && output + 8 * h < end) at[8 * h] = activated(gate, up);
             }
         });
     }

@@ -1,7 +1,9 @@
 // The experts of a window of up to 16 rows: two kernels, all chosen experts and the shared one at once.
 //
-//     expert_gate_up   hidden[place] = silu(gate[expert] x) * (up[expert] x)      x = Normed[row of the place]
+//     expert_gate_up   hidden[place] = activated(gate[expert] x, up[expert] x)    x = Normed[row of the place]
 //     expert_down      outputs[place] = down[expert] hidden[place]
+//
+// With EXPERT_BIAS an expert's biases are added to its gate, up and down projections; the shared expert has none.
 //
 // A place is `row * used + rank`. Groups are experts with at least one row: `places` [rows * used] sorted by expert, `experts` [groups], `starts`
 // [groups + 1], `count` [1]. The shared expert, if there is one, is a group of its own in which place = row.
@@ -22,7 +24,7 @@
 // Macros: TYPES (codec.cuh); ROWS_MAX (1, 2, 4, 8: rows of a group that are multiplied at once. With 1 the window has one row, whose groups are its choices
 // in the order of rank: of `Groups` only `ids [used]` u16 is read); WARPS; GATE_TYPES (those of TYPES that gate and up have); GATE_SLOTS, DOWN_SLOTS (SLOTS
 // of matvec.cuh); FIXED_K, FIXED_WIDTH, SHARED_WIDTH (k, the width of the experts and that of the shared expert, 0 if there is none, where they are known:
-// the arguments are ignored).
+// the arguments are ignored); ACTIVATION (functions.cuh); EXPERT_BIAS.
 #include "device.cuh"
 
 #ifndef ROWS_MAX
@@ -51,6 +53,9 @@
 #ifndef GATE_TYPES
 #define GATE_TYPES TYPES
 #endif
+#ifndef EXPERT_BIAS
+#define EXPERT_BIAS 0
+#endif
 
 struct Groups {
     const u32* places;
@@ -64,6 +69,7 @@ struct Groups {
 /// One matrix of every expert.
 struct ExpertMatrix {
     const u64* at;
+    const float* bias; // [experts, outputs], read with EXPERT_BIAS
     u32 type;
 };
 
@@ -215,7 +221,8 @@ typedef Ring<2, GATE_SLOTS, GATE_PLACE> GateRing;
 
 /// Gate and up of the places `place(r)`, r < place.rows <= R.
 template <u32 R>
-DEVICE void gate_up(GateRing& ring, u8* own, u8* staged, u32 k, u32 width, const Acts& from, u32 used, const Places& place, float* hidden) {
+DEVICE void gate_up(GateRing& ring, u8* own, u8* staged, u32 k, u32 width, const Acts& from, u32 used, const Places& place, const float* gate_bias,
+                    const float* up_bias, float* hidden) {
     u8* exchange = own + GATE_SLOTS * GATE_PLACE;
     float* gates = (float*)(own + OWN_BYTES);
     auto row = [&](u32 r) { return place.group.shared ? place.together(r) : place.together(r) / used; };
@@ -234,8 +241,9 @@ DEVICE void gate_up(GateRing& ring, u8* own, u8* staged, u32 k, u32 width, const
         for (u32 up = 0; up < 2; up++) {
             const Job job = ring.job(up);
             auto emit = [&](u32 o, u32 r, float x) {
+                if (EXPERT_BIAS && gate_bias && first + o < width) x += (up ? up_bias : gate_bias)[first + o];
                 if (!up) gates[(r << 5) + o] = x;
-                else if (o >> bits == 0 && first + o < width) hidden[(u64)place(r) * width + first + o] = silu_of(gates[(r << 5) + o]) * x;
+                else if (o >> bits == 0 && first + o < width) hidden[(u64)place(r) * width + first + o] = activated(gates[(r << 5) + o], x);
             };
             if constexpr (STAGED) {
                 staged_batch<R>(job, k, first, place.rows, staged, ring, exchange, emit);
@@ -280,7 +288,10 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
         group = group_of(groups, true, live_rows);
     };
     over_rows(ring, own, groups, group, begun, [&](const Places& place) {
-        WITH_ROWS(place.rows, gate_up<R>(ring, own, staged, k, width, from, groups.used, place, is_shared ? shared.hidden : hidden);)
+        const u64 of = (u64)group.expert * width;
+        const float* gate_bias = EXPERT_BIAS && !is_shared ? gate.bias + of : nullptr;
+        const float* up_bias = EXPERT_BIAS && !is_shared ? up.bias + of : nullptr;
+        WITH_ROWS(place.rows, gate_up<R>(ring, own, staged, k, width, from, groups.used, place, gate_bias, up_bias, is_shared ? shared.hidden : hidden);)
     });
 }
 
@@ -295,7 +306,8 @@ DEVICE void quantise(u8* staged, u32 type, u32 width, u32 rows, From from) {
 
 /// Down of the places `place(r)`, r < place.rows <= R.
 template <u32 R>
-DEVICE void down(Ring<1, DOWN_SLOTS>& ring, u8* own, u8* staged, u32 k, u32 width, const Places& place, const float* hidden, float* outputs) {
+DEVICE void down(Ring<1, DOWN_SLOTS>& ring, u8* own, u8* staged, u32 k, u32 width, const Places& place, const float* bias, const float* hidden,
+                 float* outputs) {
     const Job job = ring.job(0);
     auto row = [&](u32 r) { return place.together(r); };
     auto from = [&](u32 r) { return hidden + (u64)row(r) * width; };
@@ -305,7 +317,9 @@ DEVICE void down(Ring<1, DOWN_SLOTS>& ring, u8* own, u8* staged, u32 k, u32 widt
     u32 bits = job.batch_bits, step = gridDim.x * WARPS << bits;
     for (u32 first = (blockIdx.x * WARPS + warp_of()) << bits; first < k; first += step) {
         auto emit = [&](u32 o, u32 r, float x) {
-            if (first + o < k) outputs[(u64)place(r) * k + first + o] = x;
+            if (first + o >= k) return;
+            if (EXPERT_BIAS && bias) x += bias[first + o];
+            outputs[(u64)place(r) * k + first + o] = x;
         };
         staged_batch<R>(job, width, first, place.rows, staged, ring, own + DOWN_SLOTS * SLOT_BYTES, emit);
     }
@@ -330,7 +344,8 @@ expert_down(Groups groups, ExpertMatrix matrix, u32 k_given, u32 width_given, co
         release_next();
     };
     over_rows(ring, own, groups, group, begun, [&](const Places& place) {
-        WITH_ROWS(place.rows, down<R>(ring, own, staged, k, width, place, is_shared ? shared.hidden : hidden, is_shared ? shared.outputs : outputs);)
+        const float* bias = EXPERT_BIAS && !is_shared ? matrix.bias + (u64)group.expert * k : nullptr;
+        WITH_ROWS(place.rows, down<R>(ring, own, staged, k, width, place, bias, is_shared ? shared.hidden : hidden, is_shared ? shared.outputs : outputs);)
     });
 }
 

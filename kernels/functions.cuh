@@ -27,6 +27,30 @@ DEVICE float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(0.0f - x)); }
 /// `x / (1 + exp(-x))`
 DEVICE float silu_of(float x) { return x / (1.0f + exp_of(0.0f - x)); }
 
+/// As `Activation` of src/backend/shape.rs.
+#define ACTIVATION_SWIGLU 0
+#define ACTIVATION_CLAMPED_SWIGLU 1
+#define ACTIVATION_GEGLU 2
+#ifndef ACTIVATION
+#define ACTIVATION ACTIVATION_SWIGLU
+#endif
+
+/// What becomes of a gate and an up projection.
+DEVICE float activated(float gate, float up) {
+    if (ACTIVATION == ACTIVATION_CLAMPED_SWIGLU) {
+        // constants come first, so that a NaN stays
+        gate = 7.0f < gate ? 7.0f : gate;
+        up = 7.0f < up ? 7.0f : up;
+        up = -7.0f > up ? -7.0f : up;
+        return (up + 1.0f) * (gate * sigmoid_of(gate * 1.702f));
+    }
+    if (ACTIVATION == ACTIVATION_GEGLU) {
+        float of = 1.5957691f * (gate * fmaf(gate * gate, 0.044715f, 1.0f));
+        return gate * sigmoid_of(of) * up;
+    }
+    return silu_of(gate) * up;
+}
+
 /// `ln(1 + exp(x))`
 DEVICE float softplus_of(float x) {
     float low = 0.0f - x;

@@ -16,7 +16,7 @@
 //
 // What is stored is finite, whatever was computed: attention multiplies what lies behind a row's position by zero. Memory of new pages must be finite too (zeroed).
 //
-// Macros: HEAD_DIM (a multiple of 8, at most 256), KV_HEADS, KV_TYPE (KV_F32, KV_F16, KV_Q8_0).
+// Macros: HEAD_DIM (a multiple of 8, at most 256), KV_HEADS, KV_TYPE (KV_F32, KV_F16, KV_Q8_0); WINDOW and RING where rows see a window of positions only.
 #pragma once
 #include "device.cuh"
 
@@ -50,6 +50,21 @@
 #endif
 /// Keys and values of one head in one page.
 #define KV_HEAD_BYTES (2 * KV_PART_BYTES)
+
+/// Positions that a row sees, its own included; 0: all before it.
+#ifndef WINDOW
+#define WINDOW 0
+#endif
+/// With a window, pages of a slot's ring.
+#ifndef RING
+#define RING 1
+#endif
+
+/// The first position that the row at `position` sees.
+DEVICE u32 visible_from(u32 position) { return WINDOW && position >= WINDOW ? position - WINDOW + 1 : 0; }
+
+/// Which page of the cache is page `index` of a sequence: the one in its list, or, with a window, one of the ring of its slot.
+DEVICE u32 page_of(const u32* pages, u32 slot, u32 index) { return WINDOW ? slot * RING + index % RING : pages[index]; }
 
 /// Where a position of a page lies among the values: `8 unit + number`.
 DEVICE u32 value_place(u32 position) { return (position / 32 * 4 + position % 8 / 2) * 8 + position % 32 / 8 * 2 + position % 2; }

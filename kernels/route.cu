@@ -1,11 +1,11 @@
 // The router: which experts a row goes to, how much each counts, and the rows grouped by expert.
 //
-//     probability = softmax over all | sigmoid | logit | sqrt(softplus)           by GATING
-//     ids     = the USED greatest probability + bias, ties to the lower number, a NaN counts as the least
-//     weights = probability of the chosen | softmax over the chosen; divided by their sum if `normalise`; times `scale`
+//     probability = softmax over all | sigmoid | logit | sqrt(softplus)           by GATING, of logits + bias
+//     ids     = the USED greatest probability + choice bias, ties to the lower number, a NaN counts as the least
+//     weights = probability of the chosen | softmax over the chosen; divided by their sum if `normalise`; times `scale`; times the expert's own
 //     groups  = places (row * USED + rank) sorted by (expert, place)
 //
-// Shapes: logits [rows, EXPERTS] f32; bias [EXPERTS] f32 or null; ids [rows, USED] u16; weights [rows, USED] f32; places [rows * USED] u32; group_expert
+// Shapes: logits [rows, EXPERTS] f32; biases, expert scale [EXPERTS] f32 or null; ids [rows, USED] u16; weights [rows, USED] f32; places [rows * USED] u32; group_expert
 // [groups] u32, ascending, the experts that have rows; group_start [groups + 1] u32; group_count [1] u32.
 // Exact: ids and weights are the CPU's, bit by bit (a NaN's payload aside): sums in the order of `rows.cuh`, the sum of the chosen in the order of rank.
 //
@@ -46,6 +46,13 @@ static_assert(USED >= 1 && USED <= 32 && USED <= EXPERTS && EXPERTS <= 65536, "e
 struct Choices {
     u16* ids;       // [rows, USED]
     float* weights; // [rows, USED]
+};
+
+/// Of experts, each [EXPERTS] or null.
+struct Vectors {
+    const float* bias;        // on the logits
+    const float* choice_bias; // on what the choice goes by
+    const float* scale;       // on the weight of the chosen
 };
 
 struct Groups {
@@ -89,11 +96,12 @@ DEVICE float weight_of(float weight, u32 normalise, float scale) {
 /// Experts of a lane: lane, lane + 32, ..
 #define SHARE ((EXPERTS + 31) / 32)
 
-DEVICE void load_logits(const float* logits, float p[SHARE]) {
+DEVICE void load_logits(const float* logits, const float* bias, float p[SHARE]) {
 #pragma unroll
     for (u32 i = 0; i < SHARE; i++) {
         u32 expert = 32 * i + lane_of();
         p[i] = expert < EXPERTS ? logits[expert] : LOWEST;
+        if (bias && expert < EXPERTS) p[i] += bias[expert];
     }
 }
 
@@ -137,7 +145,7 @@ DEVICE void softmax_share(float p[SHARE]) {
 
 /// Routes the row whose logits the warp holds, and writes its choices if it is `live`. In shared memory, the warp's own: `keys [USED]`, which
 /// gets expert << 16 | place (in `route` only the expert counts), and a word of the thread's own to spare.
-DEVICE void route_share(float p[SHARE], const float* bias, u32 normalise, float scale, u32 row, bool live, Choices choices, u32* keys, u32* spare) {
+DEVICE void route_share(float p[SHARE], const Vectors& of, u32 normalise, float scale, u32 row, bool live, Choices choices, u32* keys, u32* spare) {
     u32 lane = lane_of();
     if (GATING == GATING_SOFTMAX) {
         softmax_share(p);
@@ -149,7 +157,7 @@ DEVICE void route_share(float p[SHARE], const float* bias, u32 normalise, float 
 #pragma unroll
     for (u32 i = 0; i < SHARE; i++) {
         u32 expert = 32 * i + lane;
-        ranks[i] = expert < EXPERTS ? rank_of(bias ? p[i] + bias[expert] : p[i]) : 0;
+        ranks[i] = expert < EXPERTS ? rank_of(of.choice_bias ? p[i] + of.choice_bias[expert] : p[i]) : 0;
         best = greatest(best, ranks[i]);
     }
 #pragma unroll 1
@@ -179,13 +187,14 @@ DEVICE void route_share(float p[SHARE], const float* bias, u32 normalise, float 
         weight = chosen >> 5 == i ? other : weight;
     }
     weight = weight_of(weight, normalise, scale);
+    if (of.scale && lane < USED) weight *= of.scale[chosen];
     if (live && lane < USED) {
         choices.ids[row * USED + lane] = (u16)chosen;
         choices.weights[row * USED + lane] = weight;
     }
 }
 
-KERNEL_MIN(ROUTE_THREADS, 1) route(const float* logits, const float* bias, u32 normalise, float scale, Choices choices, Rows rows) {
+KERNEL_MIN(ROUTE_THREADS, 1) route(const float* logits, Vectors of, u32 normalise, float scale, Choices choices, Rows rows) {
     SHARED(u32, keys, ROUTE_ROWS * USED);
     SHARED(u32, spare, ROUTE_THREADS);
     wait_for_previous();
@@ -193,12 +202,12 @@ KERNEL_MIN(ROUTE_THREADS, 1) route(const float* logits, const float* bias, u32 n
     u32 row = blockIdx.x * ROUTE_ROWS + warp_of();
     if (row >= rows.counts[0]) return;
     float p[SHARE];
-    load_logits(logits + (u64)row * EXPERTS, p);
-    route_share(p, bias, normalise, scale, row, true, choices, keys + warp_of() * USED, spare + threadIdx.x);
+    load_logits(logits + (u64)row * EXPERTS, of.bias, p);
+    route_share(p, of, normalise, scale, row, true, choices, keys + warp_of() * USED, spare + threadIdx.x);
 }
 
 /// One block: a warp a row, then a thread a place.
-KERNEL_MIN(512, 1) route_group(const float* logits, const float* bias, u32 normalise, float scale, Choices choices, Groups groups, Rows rows) {
+KERNEL_MIN(512, 1) route_group(const float* logits, Vectors of, u32 normalise, float scale, Choices choices, Groups groups, Rows rows) {
     SHARED(u32, keys, 16 * USED + 4); // expert in the high half, place in the low
     SHARED(u32, sorted, 16 * USED);
     SHARED(u32, heads, 16);
@@ -208,9 +217,9 @@ KERNEL_MIN(512, 1) route_group(const float* logits, const float* bias, u32 norma
     u32 row = warp_of(), lane = lane_of(), thread = threadIdx.x;
     float p[SHARE];
     u32 live = least(rows.counts[0], blockDim.x / 32);
-    load_logits(logits + (u64)row * EXPERTS, p);
+    load_logits(logits + (u64)row * EXPERTS, of.bias, p);
     // a row beyond the live ones takes part until it would be written: so the logits need not wait for the count
-    route_share(p, bias, normalise, scale, row, row < live, choices, keys + row * USED, spare + thread);
+    route_share(p, of, normalise, scale, row, row < live, choices, keys + row * USED, spare + thread);
     // behind the keys of live rows: the greatest there is
     if (row >= live && lane < USED) keys[row * USED + lane] = 0x7fffffff;
     if (thread < 4) keys[blockDim.x / 32 * USED + thread] = 0x7fffffff;
@@ -262,7 +271,7 @@ DEVICE u64 block_max(u64 key, u64* held) {
 }
 
 /// Logits become probabilities where they are.
-KERNEL_MIN(ROUTE_THREADS, 1) route(float* logits, const float* bias, u32 normalise, float scale, Choices choices, Rows rows) {
+KERNEL_MIN(ROUTE_THREADS, 1) route(float* logits, Vectors of, u32 normalise, float scale, Choices choices, Rows rows) {
     SHARED(u64, held, ROUTE_THREADS / 32);
     SHARED(float, total, 1);
     wait_for_previous();
@@ -270,6 +279,10 @@ KERNEL_MIN(ROUTE_THREADS, 1) route(float* logits, const float* bias, u32 normali
     u32 row = blockIdx.x, thread = threadIdx.x, lane = lane_of();
     if (row >= rows.counts[0]) return;
     float* p = logits + (u64)row * EXPERTS;
+    if (of.bias) {
+        for (u32 i = thread; i < EXPERTS; i += ROUTE_THREADS) p[i] += of.bias[i];
+        sync_block();
+    }
     if (GATING == GATING_SOFTMAX) {
         u32 rank = 0;
         for (u32 i = thread; i < EXPERTS; i += ROUTE_THREADS) rank = greatest(rank, rank_of(p[i]));
@@ -298,7 +311,7 @@ KERNEL_MIN(ROUTE_THREADS, 1) route(float* logits, const float* bias, u32 normali
     for (u32 rank = 0; rank < USED; rank++) {
         u64 best = 0;
         for (u32 i = thread; i < EXPERTS; i += ROUTE_THREADS) {
-            u64 key = (u64)rank_of(bias ? p[i] + bias[i] : p[i]) << 32 | (u32)~i;
+            u64 key = (u64)rank_of(of.choice_bias ? p[i] + of.choice_bias[i] : p[i]) << 32 | (u32)~i;
             if (key < last) best = greatest(best, key);
         }
         last = block_max(best, held);
@@ -306,6 +319,7 @@ KERNEL_MIN(ROUTE_THREADS, 1) route(float* logits, const float* bias, u32 normali
     }
     if (thread >= 32) return;
     float weight = weight_of(p[chosen], normalise, scale);
+    if (of.scale && lane < USED) weight *= of.scale[chosen];
     if (lane < USED) {
         choices.ids[row * USED + lane] = (u16)chosen;
         choices.weights[row * USED + lane] = weight;

@@ -3,7 +3,7 @@
 use crate::{
     backend::{
         Backend,
-        shape::{Gating, RopePairs},
+        shape::{Activation, Gating, RopePairs},
     },
     model::loader::{LoadError, Loader},
     op::{
@@ -20,8 +20,7 @@ use crate::{
 
 const ATTENTION: AttentionKind = AttentionKind {
     pairs: RopePairs::Adjacent,
-    qk_norm: None,
-    gated: false,
+    ..AttentionKind::PLAIN
 };
 
 /// x += attention(norm(x)); x += feed_forward(norm(x)), or experts(norm(x)) with renormalised weights.
@@ -31,14 +30,17 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
         .then(Add)
         .then(Norm::load(from, &format!("{at}.ffn_norm"))?);
     if from.optional_count("expert_count")?.unwrap_or(0) == 0 {
-        return Ok(mixed.then(FeedForward::load(from, at)?).then(Add).block());
+        return Ok(mixed
+            .then(FeedForward::load(from, at, Activation::SwiGlu)?)
+            .then(Add)
+            .block());
     }
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
     Ok(mixed
         .then(route)
         .then(Place(chosen))
-        .then(Experts::load(from, at, chosen.experts)?)
+        .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
         .then(Add)
         .block())
 }

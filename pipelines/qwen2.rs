@@ -1,7 +1,7 @@
 //! Qwen2 and 2.5 (`qwen2`), dense: biases on queries, keys and values.
 
 use crate::{
-    backend::{Backend, shape::RopePairs},
+    backend::{Backend, shape::Activation},
     model::loader::{LoadError, Loader},
     op::{
         Block, Layer,
@@ -12,11 +12,7 @@ use crate::{
     },
 };
 
-const ATTENTION: AttentionKind = AttentionKind {
-    pairs: RopePairs::Halves,
-    qk_norm: None,
-    gated: false,
-};
+const ATTENTION: AttentionKind = AttentionKind::PLAIN;
 
 /// x += attention(norm(x)); x += feed_forward(norm(x)).
 pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
@@ -24,7 +20,7 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
         .then(Attention::load(from, at, ATTENTION)?)
         .then(Add)
         .then(Norm::load(from, &format!("{at}.ffn_norm"))?)
-        .then(FeedForward::load(from, at)?)
+        .then(FeedForward::load(from, at, Activation::SwiGlu)?)
         .then(Add)
         .block())
 }

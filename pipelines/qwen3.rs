@@ -3,7 +3,7 @@
 use crate::{
     backend::{
         Backend,
-        shape::{QkNorm, RopePairs},
+        shape::{Activation, QkNorm},
     },
     model::loader::{LoadError, Loader},
     op::{
@@ -16,9 +16,8 @@ use crate::{
 };
 
 const ATTENTION: AttentionKind = AttentionKind {
-    pairs: RopePairs::Halves,
     qk_norm: Some(QkNorm::PerHead),
-    gated: false,
+    ..AttentionKind::PLAIN
 };
 
 /// x += attention(norm(x)); x += feed_forward(norm(x)).
@@ -27,7 +26,7 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
         .then(Attention::load(from, at, ATTENTION)?)
         .then(Add)
         .then(Norm::load(from, &format!("{at}.ffn_norm"))?)
-        .then(FeedForward::load(from, at)?)
+        .then(FeedForward::load(from, at, Activation::SwiGlu)?)
         .then(Add)
         .block())
 }

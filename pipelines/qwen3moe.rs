@@ -3,7 +3,7 @@
 use crate::{
     backend::{
         Backend,
-        shape::{Gating, QkNorm, RopePairs},
+        shape::{Activation, Gating, QkNorm},
     },
     model::loader::{LoadError, Loader},
     op::{
@@ -18,9 +18,8 @@ use crate::{
 };
 
 const ATTENTION: AttentionKind = AttentionKind {
-    pairs: RopePairs::Halves,
     qk_norm: Some(QkNorm::PerHead),
-    gated: false,
+    ..AttentionKind::PLAIN
 };
 
 /// x += attention(norm(x)); x += experts(norm(x)).
@@ -33,7 +32,7 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
         .then(Norm::load(from, &format!("{at}.ffn_norm"))?)
         .then(route)
         .then(Place(chosen))
-        .then(Experts::load(from, at, chosen.experts)?)
+        .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
         .then(Add)
         .block())
 }

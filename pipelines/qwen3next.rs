@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::{
     backend::{
         Backend,
-        shape::{Gating, HeadMap, QkNorm, RopePairs},
+        shape::{Activation, Gating, HeadMap, OutGate, QkNorm},
     },
     model::loader::{LoadError, Loader},
     op::{
@@ -21,9 +21,9 @@ use crate::{
 };
 
 const ATTENTION: AttentionKind = AttentionKind {
-    pairs: RopePairs::Halves,
     qk_norm: Some(QkNorm::PerHead),
     gated: true,
+    ..AttentionKind::PLAIN
 };
 
 /// x += mixer(norm(x)); x += experts(norm(x)) + gated shared expert. The mixer is full attention in every fourth layer and in
@@ -42,7 +42,7 @@ pub(super) fn hybrid<B: Backend>(
     let post_norm = Norm::load(from, &format!("{at}.post_attention_norm"))?;
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
-    let experts = Experts::load(from, at, chosen.experts)?;
+    let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
     Ok(if from.full_attention()? {
         let attention = Rc::new(Attention::load(from, at, ATTENTION)?);
         let remembers = Layer::new(norm.clone()).then(KeysAndValues(attention.clone()));
@@ -57,7 +57,7 @@ pub(super) fn hybrid<B: Backend>(
             .block()
             .remembering(remembers)
     } else {
-        let delta_net = DeltaNet::load(from, at, head_map)?;
+        let delta_net = DeltaNet::load(from, at, head_map, OutGate::Silu)?;
         Layer::new(norm)
             .then(delta_net)
             .then(Add)

@@ -2,7 +2,8 @@
 
 `tensors` turns a state dict into GGUF tensors (numpy, torch order: output dimension first), `keys` the
 model's config into metadata, `write` puts both and a tokenizer into a file. Families: llama, mixtral,
-qwen2, qwen3, qwen3moe, olmoe, qwen3next, qwen35moe.
+qwen2, qwen3, qwen3moe, olmoe, qwen3next, qwen35moe, glm4moe, gpt-oss, minimax-m2, gemma4,
+qwen4exp.
 
 What changes on the way: zero-centred norm weights get their 1, `A_log` becomes -exp(A_log), llama and
 mixtral query/key rows go from half-split to adjacent rotary pairs, qwen3next's interleaved projection is
@@ -18,8 +19,16 @@ from gguf import GGMLQuantizationType as T
 
 ARCHITECTURES = {"mixtral": "llama"}
 """GGUF architecture of a family, where it has another name."""
-ZERO_CENTRED = ("qwen3next", "qwen35moe")
-DELTA_NET = ("qwen3next", "qwen35moe")
+ZERO_CENTRED = ("qwen3next", "qwen35moe", "qwen4exp")
+DELTA_NET = ("qwen3next", "qwen35moe", "qwen4exp")
+TILED = ("qwen35moe", "qwen4exp")
+"""Families whose files have V heads in tiled order."""
+POST_ATTENTION_NORM = (*DELTA_NET, "glm4moe", "gpt-oss")
+"""Families in whose files the norm before the feed-forward block is called after what it follows."""
+
+
+NEXTN = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head.norm": "shared_head_norm"}
+"""What a prediction block has beside an ordinary one, where checkpoints keep it among the layers."""
 
 
 def architecture(family: str) -> str:
@@ -48,7 +57,7 @@ def delta_net(name: str, w: np.ndarray, family: str, config) -> Iterator[tuple[s
     r, key_rows = hv // hk, 2 * hk * dk
 
     def tile(x: np.ndarray, axis: int = 0) -> np.ndarray:
-        return tile_heads(x, hk, hv, axis) if family == "qwen35moe" else x
+        return tile_heads(x, hk, hv, axis) if family in TILED else x
 
     def tile_v(x: np.ndarray) -> np.ndarray:
         return np.concatenate([x[:key_rows], tile(x[key_rows:])])
@@ -83,8 +92,83 @@ def delta_net(name: str, w: np.ndarray, family: str, config) -> Iterator[tuple[s
             raise ValueError(f"unknown tensor linear_attn.{name}")
 
 
+def indexer(name: str, w: np.ndarray, config) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors of one `indexer.*` entry."""
+    if name == "index_qk_proj.weight":
+        queries = config.indexer_n_heads * config.indexer_head_dim
+        yield "indexer.q_proj.weight", w[:queries]
+        yield "indexer.k_proj.weight", w[queries:]
+    else:
+        yield {"q_layernorm.weight": "indexer.q_norm.weight", "k_layernorm.weight": "indexer.k_norm.weight"}[name], w + 1
+
+
+HYPER = {
+    "hc_norm.weight": "norm",
+    "input_mix_weight_down.weight": "down",
+    "input_mix_weight_up.weight": "up",
+    "block_inject_weight.weight": "inject",
+}
+
+
+def hyper(prefix: str, name: str, w: np.ndarray) -> tuple[str, np.ndarray]:
+    """One tensor of a mixer between streams."""
+    return f"{prefix}_{HYPER[name]}.weight", w + 1 if name == "hc_norm.weight" else w
+
+
+def ngram(name: str, w: np.ndarray, config) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors of one `ple.*` entry; hash constants are keys."""
+    match name:
+        case "key_proj.weight" | "value_proj.weight":
+            yield f"ple_{name.removesuffix('_proj.weight')}.weight", w
+        case "norm_key.weight" | "norm_query.weight" | "norm_conv.weight":
+            yield f"ple_{name}", (w + 1).reshape(config.hc_count, -1)
+        case "conv1d.weight":
+            yield "ple_conv1d.weight", w[:, 0, :]
+        case "ple_embedding.ngram_embedding.weight":
+            yield "GLOBAL.per_layer_token_embd.weight", w
+
+
+def qwen4exp_keys(config) -> dict[str, object]:
+    """What qwen4exp has besides the keys of its predecessors; the hash constants are added by who has the model."""
+    full = [kind != "linear_attention" for kind in config.layer_types]
+    return {
+        "hyper_connection.count": config.hc_count,
+        "hyper_connection.low_rank": config.hc_lowrank,
+        "attention.indexer.head_count": config.indexer_n_heads,
+        "attention.indexer.key_length": config.indexer_head_dim,
+        "attention.indexer.top_k": config.indexer_budget,
+        "attention.compress_ratios": [config.indexer_compress_ratio if is_full else 0 for is_full in full],
+        "attention.recurrent_layers": [not is_full for is_full in full],
+        "embedding_length_per_layer_input": config.ple_embed_dim // ((config.ngram_size - 1) * config.heads_per_ngram),
+        "ple.layers": [layer - 1 for layer in config.ple_layer_ids],
+        "ple.ngram_size": config.ngram_size,
+        "ple.heads_per_ngram": config.heads_per_ngram,
+        "ple.conv_kernel": config.ple_conv_kernel_size,
+        "ple.eos_token_id": config.eos_token_id,
+    }
+
+
+def hash_keys(model) -> dict[str, list[int]]:
+    """The 64-bit constants of an n-gram embedding."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_multipliers"):
+            of = model.get_submodule(name.rsplit(".", 1)[0])
+            return {
+                "ple.layer_multipliers": of.layer_multipliers.tolist(),
+                "ple.head_vocab_sizes": of.ngram_heads_vocab_sizes.tolist(),
+                "ple.head_offsets": of.ngram_heads_offsets.tolist(),
+            }
+    return {}
+
+
 def attention(name: str, w: np.ndarray, family: str, config) -> Iterator[tuple[str, np.ndarray]]:
     """The tensor of one `self_attn.*` entry."""
+    if name == "sinks":
+        yield "attn_sinks.weight", w
+        return
+    if name.startswith("indexer."):
+        yield from indexer(name.removeprefix("indexer."), w, config)
+        return
     module, kind = name.rsplit(".", 1)
     if architecture(family) == "llama" and module in ("q_proj", "k_proj"):
         w = adjacent_pairs(w, config.num_attention_heads if module == "q_proj" else config.num_key_value_heads)
@@ -95,13 +179,28 @@ def attention(name: str, w: np.ndarray, family: str, config) -> Iterator[tuple[s
     yield f"{names[module]}.{kind}", w
 
 
-def feed_forward(name: str, w: np.ndarray, fused: bool) -> Iterator[tuple[str, np.ndarray]]:
+def feed_forward(name: str, w: np.ndarray, family: str, fused: bool) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors of one `mlp.*` entry; `fused` keeps gate and up of the experts in one tensor."""
+    name = name.replace("shared_experts.", "shared_expert.")
+    if family == "gpt-oss" and name.startswith("experts.gate_up_proj"):
+        # input-major, gate in even columns, up in odd ones
+        kind = "bias" if name.endswith("_bias") else "weight"
+        rows = w if kind == "bias" else w.swapaxes(1, 2)
+        yield f"ffn_gate_exps.{kind}", rows[:, 0::2]
+        yield f"ffn_up_exps.{kind}", rows[:, 1::2]
+        return
+    if family == "gpt-oss" and name == "experts.down_proj":
+        w = w.swapaxes(1, 2)
     names = {
         "gate_proj.weight": "ffn_gate.weight",
         "up_proj.weight": "ffn_up.weight",
         "down_proj.weight": "ffn_down.weight",
         "gate.weight": "ffn_gate_inp.weight",
+        "gate.e_score_correction_bias": "exp_probs_b.bias",
+        "e_score_correction_bias": "exp_probs_b.bias",
+        "router.weight": "ffn_gate_inp.weight",
+        "router.bias": "ffn_gate_inp.bias",
+        "experts.down_proj_bias": "ffn_down_exps.bias",
         "experts.down_proj": "ffn_down_exps.weight",
         "shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
         "shared_expert.up_proj.weight": "ffn_up_shexp.weight",
@@ -120,23 +219,50 @@ def feed_forward(name: str, w: np.ndarray, fused: bool) -> Iterator[tuple[str, n
         yield names[name], w
 
 
+SANDWICH = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "post_attention_layernorm.weight": "post_attention_norm.weight",
+    "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
+    "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+    "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+    "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+    "layer_scalar": "layer_output_scale.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.proj.weight": "ffn_gate_inp.weight",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+}
+"""What gemma4 has besides attention and a dense block."""
+
+
 def block(name: str, w: np.ndarray, family: str, config, fused: bool) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors of one entry of a decoder layer, without the `blk.N.` prefix."""
     kind, _, rest = name.partition(".")
-    if kind == "linear_attn":
+    if family == "gemma4" and name in SANDWICH:
+        yield SANDWICH[name], w
+        return
+    if kind in ("attn_hyper_connection", "mlp_hyper_connection"):
+        yield hyper("hc_attn" if kind.startswith("attn") else "hc_ffn", rest, w)
+    elif kind == "ple":
+        yield from ngram(rest, w, config)
+    elif kind == "linear_attn":
         yield from delta_net(rest, w, family, config)
     elif kind == "self_attn":
         yield from attention(rest, w, family, config)
     elif kind == "mlp":
-        yield from feed_forward(rest, w, fused)
+        yield from feed_forward(rest, w, family, fused)
     else:
-        post = "post_attention_norm" if family in DELTA_NET else "ffn_norm"
+        post = "post_attention_norm" if family in POST_ATTENTION_NORM else "ffn_norm"
         target = {"input_layernorm": "attn_norm", "post_attention_layernorm": post}[kind]
         yield f"{target}.{rest}", w + 1 if family in ZERO_CENTRED else w
 
 
 def tensors(state: dict[str, np.ndarray], family: str, config, fused: bool = False) -> Iterator[tuple[str, np.ndarray]]:
     """GGUF names and float32 values of a whole model, the multi-token-prediction block included."""
+    if family == "gemma4":
+        yield "rope_freqs.weight", proportional(config)
     norm_one = 1 if family in ZERO_CENTRED else 0
     trunk = config.num_hidden_layers
     for name, w in state.items():
@@ -151,8 +277,13 @@ def tensors(state: dict[str, np.ndarray], family: str, config, fused: bool = Fal
                 yield "output_norm.weight", w + norm_one
             case "layers":
                 layer, _, rest = rest.partition(".")
+                if rest.removesuffix(".weight") in NEXTN:
+                    yield f"blk.{layer}.nextn.{NEXTN[rest.removesuffix('.weight')]}.weight", w
+                    continue
                 for target, value in block(rest, w, family, config, fused):
-                    yield f"blk.{layer}.{target}", value
+                    yield target.removeprefix("GLOBAL.") if target.startswith("GLOBAL.") else f"blk.{layer}.{target}", value
+            case "hyper_connection_mixer":
+                yield hyper("output_hc", rest, w)
             case "mtp" if rest.startswith("layers."):
                 layer, _, rest = rest.removeprefix("layers.").partition(".")
                 for target, value in block(rest, w, family, config, fused):
@@ -173,6 +304,8 @@ def stays_f32(name: str, value: np.ndarray) -> bool:
 
 def keys(family: str, config, mtp_layers: int = 0) -> dict[str, object]:
     """Architecture metadata (without its prefix) from a Hugging Face config."""
+    if family == "gemma4":
+        return gemma4_keys(config)
     heads, hidden = config.num_attention_heads, config.hidden_size
     head_width = getattr(config, "head_dim", None) or hidden // heads
     rope = config.rope_parameters
@@ -190,14 +323,30 @@ def keys(family: str, config, mtp_layers: int = 0) -> dict[str, object]:
         "rope.freq_base": float(rope["rope_theta"]),
         "rope.dimension_count": rotated,
     }
-    if not hasattr(config, "moe_intermediate_size"):
+    if not hasattr(config, "moe_intermediate_size") or family == "glm4moe":
         out["feed_forward_length"] = config.intermediate_size
-    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or getattr(config, "n_routed_experts", None)
     if experts:
         out["expert_count"] = experts
         out["expert_used_count"] = config.num_experts_per_tok
         if hasattr(config, "moe_intermediate_size"):
             out["expert_feed_forward_length"] = config.moe_intermediate_size
+        elif family in ("gpt-oss", "minimax-m2"):
+            out["expert_feed_forward_length"] = config.intermediate_size
+    if family in ("glm4moe", "minimax-m2"):
+        out["expert_gating_func"] = 2
+        out["expert_weights_norm"] = True
+    if family == "glm4moe":
+        out["leading_dense_block_count"] = config.first_k_dense_replace
+        out["expert_shared_count"] = config.n_shared_experts
+        out["expert_weights_scale"] = float(config.routed_scaling_factor)
+    if family == "gpt-oss":
+        out["attention.sliding_window"] = config.sliding_window
+        out["rope.scaling.type"] = "yarn"
+        out["rope.scaling.factor"] = float(rope["factor"])
+        out["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        out["rope.scaling.yarn_beta_fast"] = float(rope["beta_fast"])
+        out["rope.scaling.yarn_beta_slow"] = float(rope["beta_slow"])
     if family in DELTA_NET:
         out["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
         out["ssm.conv_kernel"] = config.linear_conv_kernel_dim
@@ -206,11 +355,52 @@ def keys(family: str, config, mtp_layers: int = 0) -> dict[str, object]:
         out["ssm.time_step_rank"] = config.linear_num_value_heads
         out["ssm.inner_size"] = config.linear_num_value_heads * config.linear_value_head_dim
         out["full_attention_interval"] = 4
-    if family == "qwen35moe":
+    if family == "qwen4exp":
+        out |= qwen4exp_keys(config)
+    if family in TILED:
         out["rope.dimension_sections"] = [*rope["mrope_section"], 0]
     if mtp_layers:
         out["nextn_predict_layers"] = mtp_layers
     return out
+
+
+def gemma4_keys(config) -> dict[str, object]:
+    """Metadata of gemma4: full layers have the plain keys, windowed ones those that end in `_swa`."""
+    windowed = [kind == "sliding_attention" for kind in config.layer_types]
+    layers = config.per_layer_config
+    full, swa, rope = layers[windowed.index(False)], layers[windowed.index(True)], config.rope_parameters
+    return {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": [layers[i].num_key_value_heads for i in range(config.num_hidden_layers)],
+        "attention.key_length": full.head_dim,
+        "attention.value_length": full.head_dim,
+        "attention.key_length_swa": swa.head_dim,
+        "attention.value_length_swa": swa.head_dim,
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": windowed,
+        "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
+        "rope.freq_base": float(rope["full_attention"]["rope_theta"]),
+        "rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]),
+        "rope.dimension_count": full.head_dim,
+        "rope.dimension_count_swa": swa.head_dim,
+        "final_logit_softcapping": float(config.final_logit_softcapping),
+        "embedding_length_per_layer_input": 0,
+        "expert_count": config.num_experts,
+        "expert_used_count": config.top_k_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+
+
+def proportional(config) -> np.ndarray:
+    """`rope_freqs` of gemma4's full layers: frequencies past the rotated part are divided by so much that nothing turns."""
+    full = config.per_layer_config[config.layer_types.index("full_attention")].head_dim
+    turned = int(full * config.rope_parameters["full_attention"]["partial_rotary_factor"]) // 2
+    return np.array([1.0] * turned + [1e30] * (full // 2 - turned), dtype=np.float32)
 
 
 def add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
@@ -224,6 +414,8 @@ def add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
+        case list() if value and not isinstance(value[0], bool) and isinstance(value[0], int) and max(value) >= 2**31:
+            writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, sub_type=gguf.GGUFValueType.UINT64)
         case list():
             writer.add_array(key, value)
         case _:

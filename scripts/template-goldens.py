@@ -34,6 +34,7 @@ TEMPLATES = {
     "deepseek-v3.1": dict(bos="<｜begin▁of▁sentence｜>", eos="<｜end▁of▁sentence｜>", controls=["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"], text_arguments=True),
     "minimax-m2": dict(bos="]~!b[", eos="[e~[", controls=["]~!b[", "]~b]", "[e~["], parts=True),
     "kimi-k2": dict(bos="[BOS]", eos="[EOS]", controls=["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"], parts=True),
+    "gemma-4": dict(bos="<bos>", eos="<eos>", controls=["<bos>", "<eos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|think|>"], parts=True, empty_content=True),
     "mixtral": dict(bos="<s>", eos="</s>", controls=["<s>", "</s>", "<unk>"]),
     "olmoe": dict(bos="|||IP_ADDRESS|||", eos="<|endoftext|>", controls=["<|endoftext|>", "<|padding|>", "|||IP_ADDRESS|||"], empty_content=True),
 }

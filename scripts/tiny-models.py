@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Write fixtures/tiny: a tiny random float32 model of every family as GGUF, with reference logits.
 
-Each model is a transformers class with four layers, random weights and 96 tokens, run once in float32
-without a cache over 150 tokens (so blocks of 64 of the delta net are crossed twice). The seed of each
+Each model is a transformers class with three or four layers, random weights and 96 tokens, run once in float32
+without a cache over 150 tokens or more (so blocks of 64 of the delta net are crossed twice). Names that end in
+`-2` are a second model of a family, of another shape. The seed of each
 family is the first one where no routing decision is a near tie, so a different order of summation
 cannot change the experts. `--check` loads the files in llama.cpp (scripts/peer-llama.py) and compares.
 """
@@ -17,6 +18,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as T
 from gguf import GGUFReader
+from transformers.modeling_layers import MtpLayer
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import hf_to_gguf
@@ -37,6 +39,19 @@ DELTA = MOE | {
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 PARTIAL = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
 SECTIONS = {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
+SMALL = DENSE | {"hidden_size": 32, "head_dim": 16}
+GLM = {"moe_intermediate_size": 32, "intermediate_size": 64, "n_routed_experts": 8, "attention_bias": True, "rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}
+INDEXED = DELTA | {
+    "hidden_size": 32, "head_dim": 16, "num_experts_per_tok": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32,
+    "hc_count": 4, "hc_lowrank": 32, "ple_layer_ids": [2], "ple_embed_dim": 64, "ngram_size": 3, "heads_per_ngram": 2, "ngram_vocab_size_base": 100,
+    "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4, "eos_token_id": 5,
+    "output_gate_type": "sigmoid", "rope_parameters": PARTIAL | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1], "mrope_interleaved": True},
+}  # fmt: skip
+GEMMA = SMALL | {
+    "global_head_dim": 32, "intermediate_size": 64, "moe_intermediate_size": 32, "enable_moe_block": True, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0,
+    "tie_word_embeddings": True, "final_logit_softcapping": 5.0,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 64}
 # family -> (config class, its arguments, pre-tokenizer)
 FAMILIES = {
     "llama": ("LlamaConfig", DENSE | {"intermediate_size": 96, "rope_parameters": ROPE}, "llama-bpe"),
@@ -47,7 +62,36 @@ FAMILIES = {
     "mixtral": ("MixtralConfig", DENSE | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "rope_parameters": ROPE}, "llama-bpe"),
     "qwen3next": ("Qwen3NextConfig", DELTA | {"rope_parameters": PARTIAL}, "qwen2"),
     "qwen35moe": ("Qwen3_5MoeTextConfig", DELTA | {"rope_parameters": PARTIAL | SECTIONS}, "qwen35"),
+    "glm4moe": ("Glm4MoeConfig", SMALL | GLM | {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 1}, "glm4"),
+    "glm4moe-2": ("Glm4MoeConfig", SMALL | GLM | {
+        "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 32, "num_experts_per_tok": 3, "first_k_dense_replace": 2,
+        "n_routed_experts": 6, "n_shared_experts": 2, "use_qk_norm": True, "routed_scaling_factor": 2.5}, "glm4"),
+    "gpt-oss": ("GptOssConfig", SMALL | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 8, "rope_parameters": YARN}, "gpt-4o"),
+    "gpt-oss-2": ("GptOssConfig", SMALL | {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "head_dim": 32, "num_local_experts": 5, "num_experts_per_tok": 3, "intermediate_size": 32,
+        "sliding_window": 70, "rope_parameters": YARN | {"factor": 4.0, "original_max_position_embeddings": 128}}, "gpt-4o"),
+    "minimax-m2": ("MiniMaxM2Config", SMALL | {
+        "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}, "minimax-m2"),
+    "minimax-m2-2": ("MiniMaxM2Config", SMALL | {
+        "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 32, "num_local_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 32,
+        "rope_parameters": PARTIAL}, "minimax-m2"),
+    "gemma4": ("Gemma4TextConfig", GEMMA | {
+        "num_hidden_layers": 4, "sliding_window": 8, "num_experts": 8, "top_k_experts": 2, "num_global_key_value_heads": 1,
+        "layer_types": ["sliding_attention", "full_attention"] * 2}, "gemma4"),
+    "gemma4-2": ("Gemma4TextConfig", GEMMA | {
+        "hidden_size": 64, "num_hidden_layers": 3, "sliding_window": 70, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16, "global_head_dim": 64,
+        "num_experts": 6, "top_k_experts": 3, "num_global_key_value_heads": 2, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}, "gemma4"),
+    "qwen4exp": ("Qwen4ExpTextConfig", INDEXED | {"layer_types": ["linear_attention", "linear_attention", "indexed_attention", "indexed_attention"]}, "qwen35"),
+    "qwen4exp-2": ("Qwen4ExpTextConfig", INDEXED | {
+        "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 6, "num_experts": 6, "num_experts_per_tok": 2, "hc_count": 3, "linear_num_value_heads": 6,
+        "linear_num_key_heads": 2, "indexer_budget": 24, "ple_embed_dim": 96, "heads_per_ngram": 3, "ple_layer_ids": [1],
+        "layer_types": ["linear_attention", "indexed_attention", "indexed_attention"]}, "qwen35"),
 }
+FAMILIES["glm4moe-mtp"] = FAMILIES["glm4moe"]
+PREDICTS = {"glm4moe-mtp"}
+"""Models with a block that predicts one more token. `<family>.predictions` holds what it says at every position, given the token after it."""
+LONG = {"gpt-oss-2": 330, "qwen4exp-2": 110}
+"""Golden tokens where they are more or fewer than usual: windows go round their pages, an index comes near ties."""
 FUSED = {"qwen3moe": "qwen3moe-fused"}
 """Families with a second file whose experts keep gate and up in one tensor."""
 
@@ -73,8 +117,12 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if "norm" in name:
+            if "norm" in name and parameter.dim() == 1:
                 parameter.add_(0.3 * noise)
+            elif name.endswith("per_expert_scale"):
+                parameter.copy_(1 + 0.3 * noise)
+            elif name.endswith("router.scale"):
+                parameter.copy_(8 * (1 + 0.3 * noise))
             elif name.endswith("A_log"):
                 parameter.copy_(torch.log(torch.rand(parameter.shape, generator=generator) * 4 + 0.1))
             else:
@@ -88,20 +136,79 @@ def run(family: str, seed: int):
     config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     randomise(model, seed)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=torch.Generator().manual_seed(seed + 2000)))
+        if name.endswith("layer_scalar"):
+            buffer.copy_(1 + 0.2 * torch.randn(buffer.shape, generator=torch.Generator().manual_seed(seed + 3000)))
     gaps = []
+    used = getattr(config, "num_experts_per_tok", None) or getattr(config, "top_k_experts", None)
 
     def watch(module, inputs, _):
-        p = torch.softmax(inputs[0].reshape(-1, inputs[0].shape[-1]) @ module.weight.T, dim=-1).sort(dim=-1, descending=True)[0]
-        k = config.num_experts_per_tok
+        logits = inputs[0].reshape(-1, inputs[0].shape[-1]) @ module.weight.T
+        if getattr(module, "bias", None) is not None:
+            logits = logits + module.bias
+        correction = getattr(module, "e_score_correction_bias", None)
+        if hasattr(module, "correction"):
+            correction = module.correction
+        p = torch.softmax(logits, dim=-1) if correction is None else torch.sigmoid(logits) + correction
+        p = p.sort(dim=-1, descending=True)[0]
+        k = used
         gaps.append(float((p[:, k - 1] - p[:, k]).min()))
 
     for path, module in model.named_modules():
-        if path.endswith("mlp.gate"):
+        if path.endswith((".mlp.gate", ".mlp.router", ".router.proj")):
+            if hasattr(model.get_submodule(path.rsplit(".", 1)[0]), "e_score_correction_bias"):
+                object.__setattr__(module, "correction", model.get_submodule(path.rsplit(".", 1)[0]).e_score_correction_bias)
             module.register_forward_hook(watch)
-    ids = torch.randint(0, VOCAB, (1, TOKENS), generator=torch.Generator().manual_seed(seed + 1000))
+    tokens = LONG.get(family, TOKENS)
+    ids = torch.randint(0, VOCAB, (1, tokens), generator=torch.Generator().manual_seed(seed + 1000))
+    if getattr(config, "ple_layer_ids", None):
+        ids[0, [20, 40, 41, 43]] = config.eos_token_id  # ends that cut n-grams, also two in a row and one between others
+    index_gaps(model, gaps)
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits[0]
     return model, ids[0].numpy(), logits.numpy(), min(gaps, default=1.0)
+
+
+def predictions(model, ids: np.ndarray, seed: int):
+    """A prediction block, its tensors as checkpoints name them, and its logits [tokens - 1, vocab]."""
+    layer = model.config.num_hidden_layers
+    kinds = type(model.model.layers[-1]), type(model.model.norm)
+    block = MtpLayer(model.config, *kinds, layer).float().eval()
+    randomise(block, seed + 4000)
+    block.mtp_block.mlp.gate.e_score_correction_bias.copy_(0.2 * torch.randn(model.config.n_routed_experts, generator=torch.Generator().manual_seed(seed + 5000)))
+    tokens, count = torch.from_numpy(ids)[None], len(ids) - 1
+    places = torch.arange(count)[None]
+    mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+    with torch.no_grad():
+        hidden = model.model(tokens, use_cache=False).last_hidden_state[:, :-1]
+        turns = model.model.rotary_emb(hidden, position_ids=places)
+        out = block(model.model.embed_tokens(tokens[:, 1:]), hidden, turns, mask, places, None)
+        logits = model.lm_head(out)[0]
+    parts = {"mtp_block.": "", "post_norm": "shared_head.norm"}
+    state = {}
+    for name, value in block.state_dict().items():
+        for part, target in parts.items():
+            name = target + name.removeprefix(part) if name.startswith(part) else name
+        state[f"model.layers.{layer}.{name}"] = value
+    return state, logits.numpy()
+
+
+def index_gaps(model, gaps: list[float]) -> None:
+    """Watches how near an index comes to choosing other groups: topk's last score and the next."""
+    inside = torch.topk
+    if not any(type(module).__name__.endswith("Indexer") for module in model.modules()):
+        return
+
+    def watched(scores, k, dim=-1, **rest):
+        chosen = inside(scores, k, dim=dim, **rest)
+        if scores.dim() == 1 and k < len(scores):
+            ordered = scores.sort(descending=True)[0]
+            gaps.append(50 * float(ordered[k - 1] - ordered[k]))  # scores are sums of few products: their noise is less
+        return chosen
+
+    torch.Tensor.topk = lambda self, k, dim=-1, **rest: watched(self, k, dim, **rest)
 
 
 def write(family: str, out: pathlib.Path) -> None:
@@ -111,19 +218,29 @@ def write(family: str, out: pathlib.Path) -> None:
             break
     else:
         raise SystemExit(f"{family}: no seed without near ties")
+    kind = family.removesuffix("-2").removesuffix("-mtp")
     state = {name: value.numpy() for name, value in model.state_dict().items()}
+    predicts = family in PREDICTS
+    if predicts:
+        block, predicted = predictions(model, ids, seed)
+        state |= {name: value.numpy() for name, value in block.items()}
+        put(out / f"{family}.predictions", ids[1:], predicted)
     if model.config.tie_word_embeddings:
         del state["lm_head.weight"]
-    arch = hf_to_gguf.architecture(family)
+    arch = hf_to_gguf.architecture(kind)
     pre = FAMILIES[family][2]
     for name in [family] + ([FUSED[family]] if family in FUSED else []):
-        items = ((n, v, T.F32) for n, v in hf_to_gguf.tensors(state, family, model.config, fused=name != family))
+        items = ((n, v, T.F32) for n, v in hf_to_gguf.tensors(state, kind, model.config, fused=name != family))
         general = {"type": "model", "name": f"tiny random {name}", "file_type": 0, "quantization_version": 2}
-        hf_to_gguf.write(out / f"{name}.gguf", arch, general, hf_to_gguf.keys(family, model.config), tokenizer(pre), items)
-    header = np.array([len(ids), VOCAB], dtype="<u4").tobytes()
-    (out / f"{family}.golden").write_bytes(header + ids.astype("<u4").tobytes() + logits.astype("<f4").tobytes())
+        hf_to_gguf.write(out / f"{name}.gguf", arch, general, hf_to_gguf.keys(kind, model.config, int(predicts)) | hf_to_gguf.hash_keys(model), tokenizer(pre), items)
+    put(out / f"{family}.golden", ids, logits)
     size = (out / f"{family}.gguf").stat().st_size
     print(f"{family}: seed {seed}, router gap {gap:.2g}, logits to {abs(logits).max():.1f}, {size} bytes")
+
+
+def put(path: pathlib.Path, ids: np.ndarray, logits: np.ndarray) -> None:
+    header = np.array([len(ids), VOCAB], dtype="<u4").tobytes()
+    path.write_bytes(header + ids.astype("<u4").tobytes() + logits.astype("<f4").tobytes())
 
 
 def read_golden(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ use crate::{
 };
 
 pub mod shape;
-use shape::{AttentionShape, DeltaShape, Gating, KvShape, KvType};
+use shape::{Activation, AttentionShape, DeltaShape, Gating, KvShape, KvType, NgramShape};
 
 /// A buffer of activations, `[rows, width] f32`, its width fixed when the model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +46,22 @@ pub enum Act {
     Router,
     /// The shared expert's gate, one value a row.
     SharedGate,
+    /// A block's output that waits for another's.
+    Aside,
+    /// The normed streams of the residual, `[streams, width]` a row.
+    Streams,
+    /// How much of each counts, before a sigmoid.
+    StreamGate,
+    /// What that is projected from.
+    StreamLow,
+    /// How much a block's output counts in each stream, before a sigmoid.
+    Inject,
+    /// Rows of a table of n-grams, side by side.
+    Ngram,
+    /// Queries of an index.
+    IndexQuery,
+    /// Keys of an index, one a position.
+    IndexKey,
     /// A prediction block's input before its projection: `[normed embedding | normed hidden state]`.
     Paired,
 }
@@ -113,14 +129,24 @@ pub struct ExpertSource {
 pub struct Needs {
     /// Widths of the activation buffers.
     pub widths: Widths,
-    /// Width of the residual.
+    /// Width of a stream of the residual.
     pub residual: usize,
+    /// Streams that the residual has beside the first.
+    pub more_streams: usize,
+    /// What finds rows of a table by the last tokens, if anything does.
+    pub ngram: Option<NgramShape>,
     /// Every attention layer.
     pub attention: Vec<AttentionShape>,
     /// Every delta-net layer's state.
     pub delta: Vec<DeltaShape>,
     /// The ways in which layers choose experts, each once.
     pub routes: Vec<RouteShape>,
+    /// What becomes of gates and up projections, each once.
+    pub activations: Vec<Activation>,
+    /// Whether blocks' outputs are normed or scaled, set aside, or logits capped.
+    pub sandwich: bool,
+    /// Whether experts have biases.
+    pub expert_bias: bool,
     /// Experts a row uses in one layer, at most.
     pub experts_used: usize,
     /// Width of an expert's intermediate, at most.
@@ -169,6 +195,15 @@ pub struct Room {
     pub kv_type: shape::KvType,
 }
 
+impl Room {
+    /// KV pages of one attention layer: where it has a window every slot has a ring.
+    pub fn pages_of(&self, layer: &AttentionShape) -> usize {
+        layer
+            .ring_pages(self.rows)
+            .map_or(self.pages, |ring| ring * self.slots)
+    }
+}
+
 /// Attention of one layer, as weights on a backend.
 pub struct AttentionWeights<B: Backend> {
     /// Heads, rotation, scale, gate.
@@ -179,6 +214,50 @@ pub struct AttentionWeights<B: Backend> {
     pub bias: Option<[B::Vector; 3]>,
     /// Query and key norm weights, per head `[hd]` or over the whole projection.
     pub qk_norm: Option<[B::Vector; 2]>,
+    /// Logits that only the softmax's denominator has, `[H]`.
+    pub sinks: Option<B::Vector>,
+    /// Norms of the index's queries and pooled keys, `[index head]` each.
+    pub index_norm: Option<[B::Vector; 2]>,
+}
+
+/// What makes one input of several streams, and spreads one output over them.
+pub struct StreamWeights<B: Backend> {
+    /// Norm of each stream by itself, `[streams, d]`.
+    pub norm: B::Vector,
+    /// Epsilon of that norm.
+    pub eps: f32,
+    /// `{streams d, rank}`
+    pub down: B::Matrix,
+    /// `{rank, streams d}`
+    pub up: B::Matrix,
+    /// `{streams d, streams}`; before the head nothing is spread.
+    pub inject: Option<B::Matrix>,
+}
+
+/// What n-grams add to the streams.
+pub struct NgramWeights<B: Backend> {
+    /// How rows are found.
+    pub shape: NgramShape,
+    /// The table, `{width, rows}`.
+    pub table: B::Table,
+    /// `{rows of a row of the window * width, streams d}`
+    pub key: B::Matrix,
+    /// `{rows of a row of the window * width, d}`
+    pub value: B::Matrix,
+    /// Norms of keys, of the streams and of what the convolution reads, `[streams, d]` each.
+    pub norms: [B::Vector; 3],
+    /// Epsilon of these norms.
+    pub eps: f32,
+    /// `[taps, streams d]`
+    pub conv: B::Vector,
+}
+
+/// What the logits are made of.
+pub enum HeadNorm<'a, B: Backend> {
+    /// The normed residual: weight and epsilon.
+    Rms(&'a B::Vector, f32),
+    /// One input of its streams.
+    Streams(&'a StreamWeights<B>),
 }
 
 /// Delta net of one layer, as weights on a backend.
@@ -212,6 +291,29 @@ pub struct RouteShape {
     pub scale: f32,
 }
 
+/// The router of one layer, as weights on a backend.
+pub struct RouteWeights<B: Backend> {
+    /// How experts are chosen.
+    pub shape: RouteShape,
+    /// Added to the logits, `[experts]`.
+    pub bias: Option<B::Vector>,
+    /// Added to what a choice goes by, not to the weights, `[experts]`.
+    pub choice_bias: Option<B::Vector>,
+    /// Factor on the weight of a chosen expert, `[experts]`.
+    pub expert_scale: Option<B::Vector>,
+}
+
+impl<B: Backend<Vector: Clone>> Clone for RouteWeights<B> {
+    fn clone(&self) -> Self {
+        Self {
+            shape: self.shape,
+            bias: self.bias.clone(),
+            choice_bias: self.choice_bias.clone(),
+            expert_scale: self.expert_scale.clone(),
+        }
+    }
+}
+
 /// Experts of one layer, as weights on a backend.
 pub struct ExpertWeights<B: Backend> {
     /// Gate projections.
@@ -222,6 +324,10 @@ pub struct ExpertWeights<B: Backend> {
     pub down: B::Experts,
     /// Width of the intermediate.
     pub width: usize,
+    /// What becomes of gate and up, the shared expert's too.
+    pub activation: Activation,
+    /// Of gate and up `[experts, width]`, of down `[experts, residual]`; the shared expert has none.
+    pub bias: Option<[B::Vector; 3]>,
     /// The expert that every row uses.
     pub shared: Option<SharedExpert<B>>,
 }
@@ -282,6 +388,8 @@ pub trait Backend: Sized + 'static {
     type Vector;
     /// The residual of a window, `[rows, width] f32`.
     type Residual;
+    /// A matrix of which few rows are read at a time, which are known before a window begins.
+    type Table;
 
     /// Whether it computes prediction blocks.
     const PREDICTS: bool = false;
@@ -292,6 +400,14 @@ pub trait Backend: Sized + 'static {
         file: &Arc<Gguf>,
         source: MatrixSource,
     ) -> Result<Self::Matrix, Self::Error>;
+
+    /// Makes a table usable, of which rows are found by `shape`.
+    fn table(
+        &mut self,
+        file: &Arc<Gguf>,
+        source: MatrixSource,
+        shape: &NgramShape,
+    ) -> Result<Self::Table, Self::Error>;
 
     /// Makes the experts of a layer usable.
     fn experts(
@@ -307,8 +423,8 @@ pub trait Backend: Sized + 'static {
     }
 
     /// A layer's router, for who looks ahead. `layer` is one of [`Needs::expert_layers`].
-    fn router(&mut self, layer: usize, router: &Self::Matrix, shape: &RouteShape) {
-        let _ = (layer, router, shape);
+    fn router(&mut self, layer: usize, router: &Self::Matrix, weights: &RouteWeights<Self>) {
+        let _ = (layer, router, weights);
     }
 
     /// Makes a vector usable.
@@ -392,6 +508,40 @@ pub trait Backend: Sized + 'static {
     /// residual += `Branch`.
     fn add(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error>;
 
+    /// `Normed` = the mean of the normed streams, each gated: the input of a block. Keeps how the block's output is to be spread.
+    fn read_streams(
+        &mut self,
+        window: &Window<Self>,
+        weights: &StreamWeights<Self>,
+    ) -> Result<(), Self::Error>;
+
+    /// Every stream += its share of `Branch`.
+    fn add_to_streams(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error>;
+
+    /// Every stream += what the rows' last tokens add.
+    fn add_ngrams(
+        &mut self,
+        window: &mut Window<Self>,
+        weights: &NgramWeights<Self>,
+    ) -> Result<(), Self::Error>;
+
+    /// `Branch` = rms norm of `Branch`.
+    fn norm_branch(
+        &mut self,
+        rows: usize,
+        weight: &Self::Vector,
+        eps: f32,
+    ) -> Result<(), Self::Error>;
+
+    /// residual *= `factor`.
+    fn scale(&mut self, window: &mut Window<Self>, factor: f32) -> Result<(), Self::Error>;
+
+    /// `Aside` = `Branch`.
+    fn set_aside(&mut self, rows: usize) -> Result<(), Self::Error>;
+
+    /// `Branch` += `Aside`.
+    fn add_aside(&mut self, rows: usize) -> Result<(), Self::Error>;
+
     /// `to = matrix . from` for every pair; `from` is quantised once.
     fn matmul(
         &mut self,
@@ -416,11 +566,19 @@ pub trait Backend: Sized + 'static {
     /// `Mixed` = gated delta net of `DeltaQkv`, `DeltaZ`, `DeltaBeta` (and `DeltaDecay`); advances the slots' states.
     fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Self::Error>;
 
-    /// `Gate` = silu(`Gate`) * `Up`, on `width` values a row.
-    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), Self::Error>;
+    /// Adds `bias`, which is as wide as a row, to every row of `act`.
+    fn bias(&mut self, rows: usize, act: Act, bias: &Self::Vector) -> Result<(), Self::Error>;
+
+    /// `Gate` = what `activation` makes of `Gate` and `Up`, on `width` values a row.
+    fn activate(
+        &mut self,
+        rows: usize,
+        width: usize,
+        activation: Activation,
+    ) -> Result<(), Self::Error>;
 
     /// Chooses every row's experts from `Router`.
-    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Self::Error>;
+    fn route(&mut self, rows: usize, weights: &RouteWeights<Self>) -> Result<(), Self::Error>;
 
     /// Groups the chosen rows by expert, so that a window reads each expert's weights once.
     fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Self::Error>;
@@ -432,13 +590,13 @@ pub trait Backend: Sized + 'static {
         weights: &ExpertWeights<Self>,
     ) -> Result<(), Self::Error>;
 
-    /// Computes the logits of the rows that are asked. After [`settle`](Self::settle) what became of them can be read until the next call.
+    /// Computes the logits of the rows that are asked, of `softcap` c as `c tanh(x / c)`. After [`settle`](Self::settle) what became of them can be read until the next call.
     fn head(
         &mut self,
         window: &Window<Self>,
-        norm: &Self::Vector,
-        eps: f32,
+        norm: HeadNorm<'_, Self>,
         output: &Self::Matrix,
+        softcap: Option<f32>,
     ) -> Result<(), Self::Error>;
 
     /// Keeps the normed residual of these rows of a window, each as the hidden state of the position `ahead` positions after its own: of a slot the last

@@ -7,6 +7,7 @@ pub mod attention;
 pub mod backend;
 pub mod cores;
 pub mod delta_net;
+pub mod index;
 pub mod isa;
 pub mod kernels;
 pub mod kv;
@@ -14,6 +15,7 @@ pub mod math;
 pub mod pool;
 pub mod route;
 pub mod store;
+pub mod table;
 #[cfg(test)]
 pub(crate) mod test_numbers;
 pub(crate) mod tile;

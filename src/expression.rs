@@ -23,12 +23,16 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Handle, request::EngineError},
+    engine::{
+        Handle,
+        request::{EngineError, Token},
+    },
     stage::{
         Pipeline, Stage,
         admit::{Admit, Admitted},
         detokenize::Detokenize,
         generate::Generate,
+        reason::{Markup, Reason},
         stop::Stop,
         text::TextEvent,
         tokenize::{Job, RequestError, Tokenize},
@@ -46,13 +50,16 @@ pub fn read(
     Pipeline::new(Tokenize::new(tokenizer, template)).then(Admit::new(engine))
 }
 
-/// From a place in the engine to text. A stream of it for every answer.
+/// From a place in the engine to text, reasoning apart. A stream of it for every answer to `prompt`.
 pub fn answer(
     tokenizer: Arc<Tokenizer>,
     stops: Vec<String>,
-    prompt_tokens: usize,
-) -> Pipeline<impl Stage<In = Admitted, Out = TextEvent, Error = EngineError>> {
+    markup: Markup,
+    prompt: &[Token],
+) -> Pipeline<impl Stage<In = Admitted, Out = TextEvent, Error = EngineError> + use<>> {
+    let reason = Reason::new(markup, &tokenizer, prompt);
     Pipeline::new(Generate)
         .then(Detokenize::new(tokenizer))
-        .then(Stop::new(stops, prompt_tokens))
+        .then(Stop::new(stops, prompt.len()))
+        .then(reason)
 }

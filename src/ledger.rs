@@ -57,12 +57,21 @@ impl Ledger {
             .filter(|tensor| tensor.name.contains("_exps."))
             .map(B::weight_bytes)
             .sum();
-        let pages = needs
+        let kv: u64 = needs
             .attention
             .iter()
-            .map(|layer| B::page_bytes(&layer.kv, room.kv_type) as u64);
+            .map(|layer| {
+                let index = layer.index.map_or(0, |index| index.page_bytes());
+                (room.pages_of(layer) * (B::page_bytes(&layer.kv, room.kv_type) + index)) as u64
+            })
+            .sum();
+        let windows = needs
+            .attention
+            .iter()
+            .filter(|layer| layer.window.is_some())
+            .count();
         let states = needs.delta.iter().map(|shape| B::state_bytes(shape) as u64);
-        let (page, state): (u64, u64) = (pages.sum(), states.sum());
+        let state: u64 = states.sum();
         let scratch = B::scratch_bytes(needs, room);
         let logits = room.logits_rows as u64 * needs.vocab as u64 * 4;
         let mut entries = expert_entries(B::WEIGHTS, experts, needs, kept);
@@ -76,11 +85,15 @@ impl Ledger {
             Entry {
                 what: "KV cache",
                 place: B::CACHES,
-                bytes: page * room.pages as u64,
+                bytes: kv,
                 because: format!(
-                    "{} pages of {PAGE_TOKENS} positions, {page} bytes each, {} attention layers, {}",
+                    "{} pages of {PAGE_TOKENS} positions, {} attention layers{}, {}",
                     room.pages,
                     needs.attention.len(),
+                    match windows {
+                        0 => String::new(),
+                        some => format!(", {some} of them with a ring of a window"),
+                    },
                     kv_label(room.kv_type)
                 ),
             },
@@ -166,7 +179,7 @@ fn kv_label(kv_type: KvType) -> &'static str {
 
 /// Bytes of scratch for one row of a window: activations, their quantised copies, the experts' intermediates and outputs.
 pub fn scratch_row_bytes(needs: &Needs) -> u64 {
-    let activations = needs.widths.sum() + 2 * needs.residual;
+    let activations = needs.widths.sum() + (2 + needs.more_streams) * needs.residual;
     let pairs = needs.experts_used + 1;
     let experts = pairs * (2 * needs.expert_width + needs.residual);
     4 * (activations + experts) as u64

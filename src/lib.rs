@@ -6,7 +6,7 @@
 //!
 //! **Outside, stages.** A request is a chain of async steps, and the chain is a type: [`stage::Stage`] has `In`, `Out` and `Error`, pulls its input when its output
 //! is polled, and holds no queue; [`stage::Then`] is the one way in which steps are joined, so a wrong order does not compile. [`expression`] says the chain:
-//! tokenize, generate, detokenize, stop. Its types are erased once, at the router in [`http`].
+//! tokenize, generate, detokenize, stop, reason. Its types are erased once, at the router in [`http`].
 //!
 //! **Inside, the engine thread.** One OS thread owns every sequence, KV page and recurrent state ([`engine`]). Its turn: take events, ask every sequence what it
 //! wants, begin a pass or advance one by a slice (a layer), and after the last sample and emit. What computes is an [`engine::executor::Executor`]; a
@@ -25,7 +25,7 @@
 //! | --- | --- |
 //! | [`gguf`], [`quant`] | the container, mapped in place; what the bytes of every block type mean |
 //! | [`token`], [`template`] | text to tokens and back; conversations to text |
-//! | [`stage`], [`expression`] | the outer level: one async step a file, and the chain |
+//! | [`stage`], [`expression`] | the outer level: one async step a file, and the chain; reasoning is told from answers in [`stage::reason`] |
 //! | [`engine`], [`sampler`] | the engine thread: events, sequences, schedule, windows, pages; choosing tokens |
 //! | [`model`], [`op`], [`pipelines`] | from a file to layers; the inner level; one file a family |
 //! | [`backend`] | what ops ask of a machine |
@@ -37,6 +37,18 @@
 //! | [`ledger`], [`estimate`] | the memory plan, made before the first allocation; how fast it will be |
 //! | [`http`], [`settings`], [`cli`] | the API, the settings, the program |
 //! | [`synth`], [`inspect`] | synthetic model files; what a file holds |
+//!
+//! # What families added
+//!
+//! | family | ops and variants that came with it | ops it found there |
+//! | --- | --- | --- |
+//! | `qwen3moe`, `olmoe`, `llama`, `qwen2`, `qwen3` | norm, attention (norms of queries and keys, biases), feed-forward, route, place, experts, add | |
+//! | `qwen3next`, `qwen35moe` | delta net, output gates, shared experts | all of the above |
+//! | `glm4moe` | sigmoid gating, a bias on the choice, dense layers first, shared experts without a gate | attention with biases, feed-forward, experts, prediction blocks |
+//! | `minimax-m2` | | attention with norms over the whole projection, sigmoid gating |
+//! | `gpt-oss` | windows in rings of pages, sinks, YaRN, biases of outputs, routers and experts, the clamped activation | softmax over the chosen experts |
+//! | `gemma4` | [`op::sandwich`]: norms behind blocks, blocks side by side, factors; norms of values, values from keys, layers with heads of their own, capped logits | windows |
+//! | `qwen4exp` | [`op::streams`], [`op::ngram`], an index that chooses what attention sees, sigmoid output gates of the delta net | delta net, gated attention, experts |
 //!
 //! # Life of a window
 //!
@@ -74,6 +86,7 @@
 //! - **No lock and no await between schedule and emit**, and no allocation that grows with the model: buffers are made when the model is loaded. Only where experts are read from a drive does the engine thread wait for
 //!   it, and where the kernel has no io_uring it hands the reads to threads through a locked queue.
 //! - **No waiting without a bound**: inbox, outboxes, queue, requests in flight, heads and bodies have limits, and exceeding one is an error with a number.
+//! - **No page fault for a table of n-grams**: [`cpu::table`] reads rows itself, ahead of time, and gives up with an error.
 //! - **No access without a key where keys are set**, except to `/health`: the router's layers are around everything, also around paths that do not exist. Keys are kept as
 //!   hashes and compared in constant time; what a key is appears in no log, error or `Debug`.
 //! - **No panic from a file or a client.** Files are checked when opened, requests before they enter the engine. A panic of the engine thread would be a bug; it ends the

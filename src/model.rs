@@ -3,13 +3,13 @@
 //! Families differ in how a block is composed (`pipelines/`); the trunk is a loop. Knows no sequences: what it computes is a window
 //! of rows, one layer at a time, as an [`Executor`]. A block that predicts further tokens stands beside the trunk.
 
-use std::sync::Arc;
+use std::{rc::Rc, sync::Arc};
 
 use crate::{
-    backend::{Backend, CUT_ROWS, Needs, Room},
+    backend::{Backend, CUT_ROWS, HeadNorm, Needs, Room},
     engine::executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span, Torn},
     gguf::Gguf,
-    op::{Block, Hidden, Pass, norm::Norm},
+    op::{Block, Hidden, Pass, norm::Norm, streams::ReadStreams},
 };
 
 pub mod family;
@@ -23,13 +23,32 @@ use loader::{LoadError, Loader};
 use predictor::{Prediction, Predictor};
 use window::{Rows, Window};
 
+/// What is particular about a family outside its layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// The embedding is multiplied by the root of its width.
+    pub embedding_by_root: bool,
+    /// The residual has several streams, each of which begins as the embedding.
+    pub streams: bool,
+}
+
+/// What comes before the head.
+enum Last<B: Backend> {
+    Norm(Rc<Norm<B>>),
+    Streams(ReadStreams<B>),
+}
+
 /// The blocks and weights of a model, before its caches are allocated.
 pub struct Model<B: Backend> {
     embedding: B::Matrix,
     trunk: Vec<Block<B>>,
-    norm: Norm<B>,
+    norm: Last<B>,
     /// `None` if the embedding is used for both.
     output: Option<B::Matrix>,
+    /// Factor on the embedding, if not 1.
+    embedding_scale: Option<f32>,
+    /// Bound that logits approach.
+    softcap: Option<f32>,
     /// Multi-token prediction. One block is all that is used: its output is fed back for further tokens.
     prediction: Vec<Prediction<B>>,
     needs: Needs,
@@ -37,10 +56,11 @@ pub struct Model<B: Backend> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Loads a model whose layer `i` is `block(loader, i, "blk.{i}")`.
+    /// Loads a model whose layer `i` is `block(loader, i, "blk.{i}")`; `frame` says what is particular outside the layers.
     pub fn load(
         file: &Arc<Gguf>,
         backend: &mut B,
+        frame: Frame,
         mut block: impl FnMut(&mut Loader<'_, B>, &str) -> Result<Block<B>, LoadError>,
     ) -> Result<Self, LoadError> {
         let mut from = Loader::new(file.clone(), backend)?;
@@ -54,24 +74,40 @@ impl<B: Backend> Model<B> {
                 block(&mut from, &format!("blk.{layer}"))
             })
             .collect::<Result<_, _>>()?;
-        let norm = Norm::load(&mut from, "output_norm")?;
+        let norm = if frame.streams {
+            Last::Streams(ReadStreams::load(&mut from, "output_hc", false)?)
+        } else {
+            Last::Norm(Rc::new(Norm::load(&mut from, "output_norm")?))
+        };
         let output = if from.has("output.weight") {
             from.reads_one_row("token_embd.weight"); // the head has a matrix of its own
             Some(from.matrix("output.weight", width, vocab)?)
         } else {
             None
         };
-        let prediction = (layers..layers + nextn)
-            .map(|layer| {
-                from.enter(layer);
-                let runs = B::PREDICTS && layer == layers;
-                from.beside_trunk(runs, |from| {
-                    Prediction::load(from, &format!("blk.{layer}"), &mut block)
+        let prediction = match &norm {
+            Last::Norm(norm) => (layers..layers + nextn)
+                .map(|layer| {
+                    from.enter(layer);
+                    let runs = B::PREDICTS && layer == layers;
+                    from.beside_trunk(runs, |from| {
+                        Prediction::load(from, &format!("blk.{layer}"), norm, &mut block)
+                    })
                 })
-            })
-            .collect::<Result<_, _>>()?;
+                .collect::<Result<_, _>>()?,
+            // blocks that predict from several streams are left unread
+            Last::Streams(_) => Vec::new(),
+        };
         let context = from.count("context_length")?;
+        let softcap = from
+            .float("final_logit_softcapping")?
+            .filter(|cap| *cap > 0.0);
+        if softcap.is_some() || frame.embedding_by_root {
+            from.sandwich();
+        }
         Ok(Self {
+            embedding_scale: frame.embedding_by_root.then(|| (width as f32).sqrt()),
+            softcap,
             embedding,
             trunk,
             norm,
@@ -99,17 +135,31 @@ impl<B: Backend> Model<B> {
 
     /// Everything from the tokens to what becomes of them.
     fn enqueue(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
-        backend.embed(window, &self.embedding)?;
+        self.embed(backend, window)?;
         for layer in 0..self.trunk.len() {
             self.layer(backend, window, layer)?;
         }
         self.head(backend, window)
     }
 
+    fn embed(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
+        backend.embed(window, &self.embedding)?;
+        match self.embedding_scale {
+            Some(factor) => backend.scale(window, factor),
+            None => Ok(()),
+        }
+    }
+
     fn head(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
-        let (norm, eps) = self.norm.parts();
+        let norm = match &self.norm {
+            Last::Norm(norm) => {
+                let (weight, eps) = norm.parts();
+                HeadNorm::Rms(weight, eps)
+            }
+            Last::Streams(read) => HeadNorm::Streams(read.weights()),
+        };
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        backend.head(window, norm, eps, output)
+        backend.head(window, norm, output, self.softcap)
     }
 
     /// Leaves out what predicts tokens: nobody will ask.
@@ -239,7 +289,7 @@ impl<B: Backend> Executor for Runner<B> {
         }
         self.backend.enter(window)?;
         if window.layer == 0 {
-            self.backend.embed(window, &self.model.embedding)?;
+            self.model.embed(&mut self.backend, window)?;
         }
         self.model.layer(&mut self.backend, window, window.layer)?;
         self.backend.leave(window)?;

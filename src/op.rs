@@ -19,10 +19,13 @@ pub mod attention;
 pub mod delta_net;
 pub mod experts;
 pub mod feed_forward;
+pub mod ngram;
 pub mod norm;
 pub mod place;
 pub mod residual;
 pub mod route;
+pub mod sandwich;
+pub mod streams;
 
 /// A window on its way through the layers, and the backend it runs on.
 pub struct Pass<'a, B: Backend> {

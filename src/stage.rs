@@ -6,6 +6,7 @@
 pub mod admit;
 pub mod detokenize;
 pub mod generate;
+pub mod reason;
 pub mod stop;
 pub mod text;
 pub mod tokenize;

@@ -16,7 +16,7 @@ mod write;
 use std::io;
 use std::path::PathBuf;
 
-pub use blueprint::{Blueprint, Hybrid, QkNorm, Tokenizer};
+pub use blueprint::{Blueprint, Hybrid, More, QkNorm, Streams, Tokenizer, WindowHeads, Windows};
 pub use mix::Mix;
 pub use plan::Plan;
 

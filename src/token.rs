@@ -74,6 +74,11 @@ impl Tokenizer {
                 let rules = SentencePiece::new(spec, &vocabulary)?;
                 (vocabulary, Rules::SentencePiece(rules), true)
             }
+            "gemma4" => {
+                let vocabulary = Vocabulary::new(spec, Spelling::SentencePiece)?;
+                let rules = SentencePiece::ranked(spec, &vocabulary)?;
+                (vocabulary, Rules::SentencePiece(rules), true)
+            }
             model => {
                 return Err(TokenizerError::UnknownModel {
                     model: model.to_owned(),
@@ -146,6 +151,13 @@ impl Tokenizer {
     /// [`Self::token_bytes`] as text, U+FFFD where it is not UTF-8.
     pub fn token_text(&self, token: Token) -> Cow<'_, str> {
         String::from_utf8_lossy(self.token_bytes(token))
+    }
+
+    /// The token that stands for exactly this text, control tokens by their names.
+    pub fn token_of(&self, text: &str) -> Option<Token> {
+        self.vocabulary
+            .ids()
+            .find(|&token| self.token_bytes(token) == text.as_bytes())
     }
 
     /// Whether a token is structure, which is never part of an answer's text.

@@ -151,10 +151,13 @@ pub(super) async fn answer(
         finished: None,
     };
     for admitted in admitted {
-        let prompt_tokens = admitted.prompt().len();
-        let mut events = Box::pin(
-            expression::answer(text.tokenizer.clone(), Vec::new(), prompt_tokens).run(admitted),
+        let answer = expression::answer(
+            text.tokenizer.clone(),
+            Vec::new(),
+            text.markup,
+            admitted.prompt(),
         );
+        let mut events = Box::pin(answer.run(admitted));
         while let Some(event) = events.next().await {
             match event? {
                 TextEvent::Piece { text, .. } => {
@@ -163,6 +166,8 @@ pub(super) async fn answer(
                     }
                     ended.text.push_str(&text);
                 }
+                // what it thinks is shown, but is not what was asked for
+                TextEvent::Thought { text, .. } => eprint!("{text}"),
                 TextEvent::Finished { reason, timings } => ended.finished = Some((reason, timings)),
             }
         }

@@ -80,6 +80,7 @@ pub(super) fn serve(args: ServeArgs, bundled: &'static [u8]) -> Result<(), Failu
         engine: loaded.engine.clone(),
         tokenizer: loaded.text.tokenizer.clone(),
         template: loaded.text.template.clone(),
+        markup: loaded.text.markup,
         sampling: loaded.text.sampling.clone(),
     };
     let app = Arc::new(App::new(served, &server, metrics));

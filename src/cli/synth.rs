@@ -14,7 +14,8 @@ Examples:
   tidegate run --model x.gguf --ignore-eos --max-tokens 32 hello
 
 Models:
-  qwen3-30b-a3b, qwen3-next-80b-a3b, qwen3.5-35b-a3b, olmoe-1b-7b, mixtral-8x7b
+  qwen3-30b-a3b, qwen3-next-80b-a3b, qwen3.5-35b-a3b, qwen3.5-122b-a10b, qwen3.5-397b-a17b, qwen3.8-flash-next, gpt-oss-20b, gpt-oss-120b,
+  glm-4.5-air, minimax-m2, gemma-4-26b-a4b, olmoe-1b-7b, mixtral-8x7b
 
 A model's first layers are as fast as its others: four layers of 48 take a
 twelfth of the time that all layers take, and the output head the same.";

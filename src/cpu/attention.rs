@@ -6,6 +6,7 @@
 //! - Pages are taken in ascending order with a running maximum, sum and weighted values (an online softmax). A page's 64 weights
 //!   are summed by halves (32, 16, ..), its values added in one chain per channel, positions ascending.
 //! - Every [`SEGMENT`] positions a fresh running state begins; finished segments are joined in ascending order.
+//! - Where a row has a window, pages before it are left out; a sink joins the sum at the end.
 //!
 //! So neither the rows of a window, nor the chunks of a prompt, nor how segments are shared out among workers changes a bit.
 
@@ -16,6 +17,7 @@ mod task;
 pub use task::AttentionScratch;
 
 use super::{
+    index::Selected,
     isa::Isa,
     kv::{KvCache, KvSpan},
     pool::{Disjoint, Pool},
@@ -38,6 +40,8 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Factor on the scores, usually `head_dim^-0.5`.
     pub scale: f32,
+    /// Positions that a row sees, its own included, if not all before it.
+    pub window: Option<usize>,
 }
 
 /// Heads inside a window's rows: row `r`, head `h` begins at `r * row + h * head + offset`.
@@ -82,6 +86,10 @@ pub struct Attention<'a> {
     pub query: HeadRows<'a>,
     /// What the result is multiplied by, through a sigmoid.
     pub gate: Option<HeadRows<'a>>,
+    /// `[heads] f32`: a logit more in each head's softmax, one that stands for no position.
+    pub sinks: Option<&'a [f32]>,
+    /// What rows see, if that is less than everything before them.
+    pub selected: Option<Selected<'a>>,
     /// The cache.
     pub cache: &'a KvCache,
 }
@@ -130,8 +138,9 @@ impl Attention<'_> {
             // SAFETY: a worker runs one task at a time.
             let mut task = Task::new(unsafe { memory.nth(worker, task_len) }, &self.shape);
             let tile = self.tile(isa, rows, kv_head, &mut task);
-            for segment in 0..rows.segments() {
-                if segment == 0 {
+            let begin = tile.begin() / SEGMENT;
+            for segment in begin..rows.segments() {
+                if segment == begin {
                     tile.sweep(
                         isa,
                         self.cache.kind(),
@@ -182,7 +191,7 @@ impl Attention<'_> {
                 return;
             };
             let segment = number % segments;
-            if segment >= rows.segments() {
+            if segment >= rows.segments() || segment < rows.begin(&self.shape) / SEGMENT {
                 return;
             }
             // SAFETY: a worker runs one task at a time.
@@ -210,8 +219,9 @@ impl Attention<'_> {
             // SAFETY: a worker runs one task at a time.
             let mut task = Task::new(unsafe { memory.nth(worker, task_len) }, &self.shape);
             let tile = self.tile(isa, rows, kv_head, &mut task);
-            for segment in 0..rows.segments() {
-                let state = if segment == 0 {
+            let begin = tile.begin() / SEGMENT;
+            for segment in begin..rows.segments() {
+                let state = if segment == begin {
                     &mut task.whole
                 } else {
                     &mut task.segment
@@ -222,7 +232,7 @@ impl Attention<'_> {
                         partials.nth(place(before, line, segment), partial_len)
                     });
                 });
-                if segment > 0 {
+                if segment > begin {
                     tile.each_line(segment, |line| task.whole.join(isa, line, &task.segment));
                 }
             }
@@ -297,6 +307,9 @@ impl Attention<'_> {
             layer: self.layer,
             kv_head,
             first: rows.first(),
+            window: self.shape.window.unwrap_or(usize::MAX),
+            selected: self.selected,
+            window_row: rows.window_row(0),
             rows: rows.rows,
             group,
             head_dim,
@@ -313,7 +326,10 @@ impl Attention<'_> {
         out: &mut [f32],
     ) {
         let group = group(&self.shape);
-        state.finish(isa, line, out);
+        let sink = self
+            .sinks
+            .map(|sinks| sinks[kv_head * group + line % group]);
+        state.finish(isa, line, sink, out);
         if let Some(gate) = &self.gate {
             let gate = gate.get(
                 rows.window_row(line / group),

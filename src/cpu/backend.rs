@@ -12,12 +12,13 @@ use super::{
     math,
     pool::Pool,
     store::{Parts, ReadError, Store, StoreError, StoreSettings, slot_layers},
+    table::{Table, TableStats, Tables},
 };
 use crate::{
     backend::{
         Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HIDDEN_ROWS,
-        MatrixSource, Needs, Room, RouteShape,
-        shape::{DeltaShape, KvShape, KvType},
+        HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
+        shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
     engine::executor::{Slot, Torn},
     gguf::Gguf,
@@ -33,14 +34,17 @@ mod error;
 mod experts;
 mod lookahead;
 mod mixers;
+mod ngram;
 mod products;
 mod speeds;
+mod streams;
 mod weights;
 
 pub use error::CpuError;
 use experts::ExpertScratch;
 use lookahead::Lookahead;
 use mixers::Caches;
+use ngram::Ngrams;
 pub use weights::{Experts, Matrix};
 
 /// How the CPU is used.
@@ -54,7 +58,9 @@ pub struct CpuSettings {
 pub struct Cpu {
     pool: Pool,
     isa: Isa,
+    /// Of a stream of the residual.
     width: usize,
+    streams: usize,
     acts: Buffers,
     /// The rows of one buffer in the form that each [`ActKind`] asks for.
     quantised: Quantised,
@@ -64,6 +70,8 @@ pub struct Cpu {
     scratch: Vec<KernelScratch>,
     caches: Caches,
     experts: ExpertScratch,
+    ngrams: Ngrams,
+    tables: Tables,
     vocab: usize,
     /// `[logits_rows, vocab] f32`
     logits: Vec<f32>,
@@ -171,12 +179,15 @@ impl Cpu {
             pool,
             isa: Isa::detect(),
             width: 0,
+            streams: 1,
             acts: Buffers::default(),
             quantised: Quantised::default(),
             row_numbers: Vec::new(),
             scratch,
             caches: Caches::default(),
             experts: ExpertScratch::default(),
+            ngrams: Ngrams::default(),
+            tables: Tables::default(),
             vocab: 0,
             logits: Vec::new(),
             hidden: Vec::new(),
@@ -239,6 +250,11 @@ impl Cpu {
         self.moved_bytes
     }
 
+    /// What reading rows of a table has been like, where the model has one.
+    pub fn table_stats(&self) -> TableStats {
+        self.tables.stats()
+    }
+
     /// Calls `row(index, values, worker)` for rows of `width` values of `out`, on the pool if that is worth it.
     fn each_row(
         pool: &Pool,
@@ -296,9 +312,51 @@ impl Backend for Cpu {
     type Experts = Experts;
     type Vector = Vec<f32>;
     type Residual = Vec<f32>;
+    type Table = Arc<Table>;
 
     fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, CpuError> {
         Ok(Matrix::new(file.clone(), source))
+    }
+
+    fn table(
+        &mut self,
+        file: &Arc<Gguf>,
+        source: MatrixSource,
+        _shape: &NgramShape,
+    ) -> Result<Arc<Table>, CpuError> {
+        let table = Arc::new(Table::new(file.clone(), source));
+        self.tables.open(&table);
+        Ok(table)
+    }
+
+    fn begin(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+        let found = self.ngrams.find(window.rows());
+        if !found.is_empty() {
+            self.tables.ask(window.lane(), found);
+        }
+        Ok(())
+    }
+
+    fn read_streams(
+        &mut self,
+        window: &Window<Self>,
+        weights: &StreamWeights<Self>,
+    ) -> Result<(), CpuError> {
+        self.gather_streams(window, None, weights);
+        Ok(())
+    }
+
+    fn add_to_streams(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+        self.spread(window);
+        Ok(())
+    }
+
+    fn add_ngrams(
+        &mut self,
+        window: &mut Window<Self>,
+        weights: &NgramWeights<Self>,
+    ) -> Result<(), CpuError> {
+        self.ngrams(window, weights)
     }
 
     fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, CpuError> {
@@ -320,8 +378,8 @@ impl Backend for Cpu {
         })
     }
 
-    fn router(&mut self, layer: usize, router: &Matrix, shape: &RouteShape) {
-        self.lookahead.add(layer, router.clone(), *shape);
+    fn router(&mut self, layer: usize, router: &Matrix, weights: &RouteWeights<Self>) {
+        self.lookahead.add(layer, router.clone(), weights.clone());
     }
 
     fn vector(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CpuError> {
@@ -330,6 +388,8 @@ impl Backend for Cpu {
 
     fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), CpuError> {
         self.width = needs.residual;
+        self.streams = 1 + needs.more_streams;
+        self.ngrams = Ngrams::new(needs, room);
         self.vocab = needs.vocab;
         for (index, buffer) in self.acts.buffers.iter_mut().enumerate() {
             *buffer = vec![0.0; room.rows * needs.widths.at(index)];
@@ -353,7 +413,7 @@ impl Backend for Cpu {
     }
 
     fn residual(&mut self, rows: usize) -> Result<Vec<f32>, CpuError> {
-        Ok(vec![0.0; rows * self.width])
+        Ok(vec![0.0; rows * self.streams * self.width])
     }
 
     fn enter(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
@@ -370,7 +430,7 @@ impl Backend for Cpu {
     const CACHES: Place = Place::Own;
 
     fn scratch_bytes(needs: &Needs, room: &Room) -> u64 {
-        let residual = 4 * needs.residual as u64;
+        let residual = 4 * (needs.residual * (1 + needs.more_streams)) as u64;
         let hidden = size_of::<f32>() * hidden_len(needs, room);
         scratch_row_bytes(needs) * room.rows as u64
             + residual * room.decode_rows as u64
@@ -386,10 +446,8 @@ impl Backend for Cpu {
     }
 
     fn close_gap(&mut self, residual: &mut Vec<f32>, gone: Range<usize>, count: usize) {
-        residual.copy_within(
-            gone.end * self.width..count * self.width,
-            gone.start * self.width,
-        );
+        let width = self.streams * self.width;
+        residual.copy_within(gone.end * width..count * width, gone.start * width);
     }
 
     fn reset(&mut self, slot: Slot) {
@@ -402,10 +460,15 @@ impl Backend for Cpu {
 
     fn embed(&mut self, window: &mut Window<Self>, table: &Matrix) -> Result<(), CpuError> {
         let (rows, residual) = window.parts_mut();
-        for (row, token) in residual.chunks_exact_mut(self.width).zip(rows.tokens()) {
+        let all = self.streams * self.width;
+        for (row, token) in residual.chunks_exact_mut(all).zip(rows.tokens()) {
+            let (first, others) = row.split_at_mut(self.width);
             // ids are checked when a request is submitted; an id past the table would be a bug, not an input
-            quant::dequantise(table.ty(), table.row(*token as usize), row)
+            quant::dequantise(table.ty(), table.row(*token as usize), first)
                 .expect("a row of the table has the residual's width");
+            for other in others.chunks_exact_mut(self.width) {
+                other.copy_from_slice(first);
+            }
         }
         Ok(())
     }
@@ -436,6 +499,50 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn norm_branch(&mut self, rows: usize, weight: &Vec<f32>, eps: f32) -> Result<(), CpuError> {
+        let (isa, width) = (self.isa, self.width);
+        let branch = self.acts.rows_mut(Act::Branch, rows, width);
+        Self::each_row(&self.pool, branch, width, width, |_, row| {
+            math::rms_norm(isa, row, weight, eps);
+        });
+        Ok(())
+    }
+
+    fn scale(&mut self, window: &mut Window<Self>, factor: f32) -> Result<(), CpuError> {
+        let width = self.width;
+        let (rows, residual) = window.parts_mut();
+        let residual = &mut residual[..rows.count() * width];
+        Self::each_row(&self.pool, residual, width, width, |_, row| {
+            row.iter_mut().for_each(|x| *x *= factor);
+        });
+        Ok(())
+    }
+
+    fn set_aside(&mut self, rows: usize) -> Result<(), CpuError> {
+        let branch = self.acts.take(Act::Branch);
+        let width = self.width;
+        self.acts
+            .rows_mut(Act::Aside, rows, width)
+            .copy_from_slice(&branch[..rows * width]);
+        self.acts.put(Act::Branch, branch);
+        Ok(())
+    }
+
+    fn add_aside(&mut self, rows: usize) -> Result<(), CpuError> {
+        let (isa, width) = (self.isa, self.width);
+        let mut branch = self.acts.take(Act::Branch);
+        let aside = self.acts.rows(Act::Aside, rows, width);
+        Self::each_row(
+            &self.pool,
+            &mut branch[..rows * width],
+            width,
+            width,
+            |row, out| math::add(isa, &aside[row * width..][..width], out),
+        );
+        self.acts.put(Act::Branch, branch);
+        Ok(())
+    }
+
     fn matmul(&mut self, rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), CpuError> {
         self.products(rows, from, to);
         Ok(())
@@ -456,7 +563,21 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn swiglu(&mut self, rows: usize, width: usize) -> Result<(), CpuError> {
+    fn bias(&mut self, rows: usize, act: Act, bias: &Vec<f32>) -> Result<(), CpuError> {
+        let (isa, width) = (self.isa, bias.len());
+        let out = self.acts.rows_mut(act, rows, width);
+        Self::each_row(&self.pool, out, width, width, |_, row| {
+            math::add(isa, bias, row)
+        });
+        Ok(())
+    }
+
+    fn activate(
+        &mut self,
+        rows: usize,
+        width: usize,
+        activation: Activation,
+    ) -> Result<(), CpuError> {
         let isa = self.isa;
         let mut gate = self.acts.take(Act::Gate);
         let up = self.acts.rows(Act::Up, rows, width);
@@ -466,16 +587,17 @@ impl Backend for Cpu {
             width,
             8 * width,
             |row, gate| {
-                math::swiglu(isa, &up[row * width..][..width], gate);
+                math::activate(isa, activation, &up[row * width..][..width], gate);
             },
         );
         self.acts.put(Act::Gate, gate);
         Ok(())
     }
 
-    fn route(&mut self, rows: usize, shape: &RouteShape) -> Result<(), CpuError> {
+    fn route(&mut self, rows: usize, weights: &RouteWeights<Self>) -> Result<(), CpuError> {
+        let shape = &weights.shape;
         let logits = self.acts.rows_mut(Act::Router, rows, shape.experts);
-        self.experts.route(&self.pool, self.isa, logits, shape);
+        self.experts.route(&self.pool, self.isa, logits, weights);
         if let Some(trace) = &mut self.trace {
             trace.chosen(self.experts.chosen(rows * shape.used));
         }
@@ -495,25 +617,35 @@ impl Backend for Cpu {
     fn head(
         &mut self,
         window: &Window<Self>,
-        norm: &Vec<f32>,
-        eps: f32,
+        norm: HeadNorm<'_, Self>,
         output: &Matrix,
+        softcap: Option<f32>,
     ) -> Result<(), CpuError> {
         let (isa, width, count) = (self.isa, self.width, window.rows().logits().len());
         self.cold_windows = self.cold_windows.saturating_sub(1);
-        let normed = self.acts.rows_mut(Act::Normed, count, width);
-        for (out, row) in normed.chunks_exact_mut(width).zip(window.rows().logits()) {
-            math::rms_norm_into(
-                isa,
-                &window.residual()[*row as usize * width..][..width],
-                norm,
-                eps,
-                out,
-            );
+        match norm {
+            HeadNorm::Rms(weight, eps) => {
+                let normed = self.acts.rows_mut(Act::Normed, count, width);
+                for (out, row) in normed.chunks_exact_mut(width).zip(window.rows().logits()) {
+                    let row = &window.residual()[*row as usize * width..][..width];
+                    math::rms_norm_into(isa, row, weight, eps, out);
+                }
+            }
+            HeadNorm::Streams(weights) if count > 0 => {
+                self.gather_streams(window, Some(window.rows().logits()), weights);
+            }
+            HeadNorm::Streams(_) => {}
         }
         let mut logits = std::mem::take(&mut self.logits);
         self.quantise(count, Act::Normed, width, &[output.kind()]);
         self.product_into(output, count, &mut logits);
+        if let Some(cap) = softcap {
+            let (isa, vocab) = (self.isa, self.vocab);
+            let logits = &mut logits[..count * vocab];
+            Self::each_row(&self.pool, logits, vocab, 8 * vocab, |_, row| {
+                math::softcap(isa, row, cap);
+            });
+        }
         self.logits = logits;
         Ok(())
     }

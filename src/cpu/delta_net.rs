@@ -26,7 +26,7 @@ mod state;
 
 pub use state::{CutTooDeep, DeltaStates};
 
-pub use crate::backend::shape::HeadMap;
+pub use crate::backend::shape::{HeadMap, OutGate};
 
 use super::{
     isa::Isa,
@@ -44,15 +44,6 @@ pub const BLOCK_ROWS: usize = PAGE_TOKENS;
 pub const TAPS: usize = 4;
 
 pub use crate::backend::CUT_ROWS;
-
-/// What the output gate goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutGate {
-    /// `z * sigmoid(z)`.
-    Silu,
-    /// `sigmoid(z)`.
-    Sigmoid,
-}
 
 /// The dimensions of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]

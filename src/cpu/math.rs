@@ -17,5 +17,8 @@ mod rows;
 pub use functions::{exp, sigmoid, silu, softplus};
 pub(crate) use functions::{exp_of, sigmoid_of, silu_of, softplus_of};
 pub use rope::{Rope, RopeRows};
-pub use rows::{add, axpy, dot, l2_norm, mul_sigmoid, rms_norm, rms_norm_into, softmax, swiglu};
-pub(crate) use rows::{l2_norm_body, rms_norm_body, softmax_body};
+pub use rows::{
+    activate, add, axpy, clamped_swiglu, dot, gated_mean, geglu, l2_norm, mul_sigmoid, rms_norm,
+    rms_norm_into, softcap, softmax, swiglu,
+};
+pub(crate) use rows::{add_body, l2_norm_body, rms_norm_body, softmax_body};

@@ -6,7 +6,7 @@
 mod combine;
 mod groups;
 
-pub use combine::{Combine, SharedExpert};
+pub use combine::{Combine, ExpertBias, SharedExpert};
 pub use groups::Groups;
 
 pub use crate::backend::shape::Gating;
@@ -14,7 +14,7 @@ pub use crate::backend::shape::Gating;
 use super::{
     isa::Isa,
     math::{
-        exp_of,
+        add_body, exp_of,
         lanes::{LANES, Lanes, per_isa},
         sigmoid_of, softmax_body, softplus_of,
     },
@@ -30,8 +30,12 @@ pub struct Router<'a> {
     pub top_k: usize,
     /// What makes a probability of a logit.
     pub gating: Gating,
-    /// `[experts] f32`, added for the choice only, not for the weight.
+    /// `[experts] f32`, added to the logits.
     pub bias: Option<&'a [f32]>,
+    /// `[experts] f32`, added for the choice only, not for the weight.
+    pub choice_bias: Option<&'a [f32]>,
+    /// `[experts] f32`, factor on the weight of a chosen expert.
+    pub expert_scale: Option<&'a [f32]>,
     /// Whether a row's weights are made to add up to one.
     pub renormalise: bool,
     /// Factor on the weights.
@@ -67,7 +71,12 @@ impl Router<'_> {
             (1..=experts).contains(&top_k) && experts <= 1 << 16,
             "{top_k} of {experts} experts"
         );
-        assert!(self.bias.is_none_or(|bias| bias.len() == experts), "bias");
+        assert!(
+            [self.bias, self.choice_bias, self.expert_scale]
+                .iter()
+                .all(|vector| vector.is_none_or(|vector| vector.len() == experts)),
+            "vectors of experts"
+        );
         assert_eq!(
             (ids.len(), weights.len()),
             (rows * top_k, rows * top_k),
@@ -96,7 +105,7 @@ impl Router<'_> {
     /// What the choice goes by.
     #[inline(always)]
     fn score(&self, probabilities: &[f32], expert: usize) -> f32 {
-        let score = probabilities[expert] + self.bias.map_or(0.0, |bias| bias[expert]);
+        let score = probabilities[expert] + self.choice_bias.map_or(0.0, |bias| bias[expert]);
         if score.is_nan() {
             f32::NEG_INFINITY
         } else {
@@ -134,6 +143,9 @@ fn route_row_body<L: Lanes>(
     ids: &mut [u16],
     weights: &mut [f32],
 ) {
+    if let Some(bias) = router.bias {
+        add_body::<L>(bias, logits);
+    }
     match router.gating {
         Gating::Softmax => softmax_body::<L>(logits),
         Gating::Sigmoid => {
@@ -170,6 +182,11 @@ fn route_row_body<L: Lanes>(
     weights
         .iter_mut()
         .for_each(|weight| *weight *= router.scale);
+    if let Some(scale) = router.expert_scale {
+        for (weight, id) in weights.iter_mut().zip(&*ids) {
+            *weight *= scale[usize::from(*id)];
+        }
+    }
 }
 
 #[cfg(test)]

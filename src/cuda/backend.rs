@@ -19,9 +19,9 @@ use super::{
 };
 use crate::{
     backend::{
-        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, MatrixSource,
-        Needs, Room, RouteShape,
-        shape::{DeltaShape, KvShape, KvType},
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HeadNorm,
+        MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
+        shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
     engine::executor::{Outcome, Slot},
     gguf::{Gguf, Tensor},
@@ -222,6 +222,9 @@ impl Ready {
     }
 }
 
+/// Models that need what has no kernels yet are refused before anything is allocated.
+const REFUSED: &str = "refused when the kernels were loaded";
+
 impl Backend for Cuda {
     const NAME: &'static str = "cuda";
     const GAP_MAX: Duration = Duration::from_millis(30);
@@ -236,6 +239,7 @@ impl Backend for Cuda {
     type Experts = Experts;
     type Vector = Vector;
     type Residual = Residual;
+    type Table = ();
 
     fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, CudaError> {
         Ok(self.loading.matrix(file, &source))
@@ -356,6 +360,51 @@ impl Backend for Cuda {
         Ok(())
     }
 
+    fn table(
+        &mut self,
+        _file: &Arc<Gguf>,
+        _source: MatrixSource,
+        _shape: &NgramShape,
+    ) -> Result<(), CudaError> {
+        Ok(()) // refused when the kernels are loaded
+    }
+
+    fn read_streams(
+        &mut self,
+        _window: &Window<Self>,
+        _weights: &StreamWeights<Self>,
+    ) -> Result<(), CudaError> {
+        unreachable!("{REFUSED}")
+    }
+
+    fn add_to_streams(&mut self, _window: &mut Window<Self>) -> Result<(), CudaError> {
+        unreachable!("{REFUSED}")
+    }
+
+    fn add_ngrams(
+        &mut self,
+        _window: &mut Window<Self>,
+        _weights: &NgramWeights<Self>,
+    ) -> Result<(), CudaError> {
+        unreachable!("{REFUSED}")
+    }
+
+    fn norm_branch(&mut self, _rows: usize, _weight: &Vector, _eps: f32) -> Result<(), CudaError> {
+        unreachable!("{REFUSED}")
+    }
+
+    fn scale(&mut self, _window: &mut Window<Self>, _factor: f32) -> Result<(), CudaError> {
+        unreachable!("{REFUSED}")
+    }
+
+    fn set_aside(&mut self, _rows: usize) -> Result<(), CudaError> {
+        unreachable!("{REFUSED}")
+    }
+
+    fn add_aside(&mut self, _rows: usize) -> Result<(), CudaError> {
+        unreachable!("{REFUSED}")
+    }
+
     fn matmul(&mut self, _rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), CudaError> {
         self.ready().matmul(from, to)
     }
@@ -368,12 +417,22 @@ impl Backend for Cuda {
         self.ready().delta_net(weights)
     }
 
-    fn swiglu(&mut self, _rows: usize, width: usize) -> Result<(), CudaError> {
+    fn bias(&mut self, _rows: usize, act: Act, bias: &Vector) -> Result<(), CudaError> {
+        self.ready().bias(act, bias)
+    }
+
+    fn activate(
+        &mut self,
+        _rows: usize,
+        width: usize,
+        _activation: Activation,
+    ) -> Result<(), CudaError> {
+        // the kernel is compiled for the one activation that the model has
         self.ready().swiglu(width)
     }
 
-    fn route(&mut self, _rows: usize, shape: &RouteShape) -> Result<(), CudaError> {
-        self.ready().route(shape)
+    fn route(&mut self, _rows: usize, weights: &RouteWeights<Self>) -> Result<(), CudaError> {
+        self.ready().route(weights)
     }
 
     fn place(&mut self, _rows: usize, shape: &RouteShape) -> Result<(), CudaError> {
@@ -391,11 +450,14 @@ impl Backend for Cuda {
     fn head(
         &mut self,
         _window: &Window<Self>,
-        norm: &Vector,
-        eps: f32,
+        norm: HeadNorm<'_, Self>,
         output: &Matrix,
+        _softcap: Option<f32>,
     ) -> Result<(), CudaError> {
-        self.ready().head(norm, eps, output)
+        match norm {
+            HeadNorm::Rms(weight, eps) => self.ready().head(weight, eps, output),
+            HeadNorm::Streams(_) => unreachable!("{REFUSED}"),
+        }
     }
 
     fn settle(&mut self, window: &Window<Self>) -> Result<(), CudaError> {

@@ -72,6 +72,12 @@ pub enum CudaError {
         /// What there are kernels for.
         allowed: &'static str,
     },
+    /// An op that no kernel is made for.
+    #[error("there are no CUDA kernels for {what} yet; --backend cpu computes this model")]
+    NoKernels {
+        /// What the model needs.
+        what: &'static str,
+    },
     /// A window that does not fit the tables.
     #[error("{what}: {got} of at most {allowed}")]
     TooMany {

@@ -45,6 +45,7 @@ pub(super) struct Kernels {
     pub(super) embed: Kernel,
     pub(super) quantise: Kernel,
     pub(super) swiglu: Kernel,
+    pub(super) bias: Kernel,
     pub(super) norms: NormKernels,
     pub(super) choose: Kernel,
     routes: Vec<RouteKernels>,
@@ -77,6 +78,19 @@ fn check(needs: &Needs) -> Result<(), CudaError> {
     }
     if needs.experts_used > 32 {
         return wrong("experts a row", needs.experts_used, "up to 32");
+    }
+    if needs.more_streams > 0 {
+        return Err(CudaError::NoKernels {
+            what: "a residual of several streams",
+        });
+    }
+    if needs.sandwich {
+        return Err(CudaError::NoKernels {
+            what: "norms of blocks' outputs",
+        });
+    }
+    if needs.activations.len() > 1 {
+        return wrong("activations", needs.activations.len(), "1");
     }
     for shape in &needs.attention {
         if shape.kv.head_dim > 256 {

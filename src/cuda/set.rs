@@ -23,6 +23,12 @@ impl Macros {
         self.0.push((name, value.to_string()));
         self
     }
+
+    /// All of both.
+    pub(super) fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
 }
 
 /// A unit of a set.

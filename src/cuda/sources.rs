@@ -34,6 +34,7 @@ sources! {
     ATTENTION_DECODE = "attention_decode.cu";
     ATTENTION_PREPARE = "attention_prepare.cu";
     ATTENTION_PROMPT = "attention_prompt.cu";
+    BIAS = "bias.cu";
     CHOOSE = "choose.cu";
     COMBINE = "combine.cu";
     DELTA_NET = "delta_net.cu";

@@ -103,6 +103,8 @@ impl Experts {
 pub struct Vector {
     /// Offset in the weights.
     pub(super) at: usize,
+    /// Values.
+    pub(super) len: usize,
 }
 
 /// Types by their ids in files.
@@ -163,9 +165,9 @@ impl Loading {
     }
 
     pub(super) fn vector(&mut self, values: Vec<f32>) -> Vector {
-        let at = self.plan.take(4 * values.len());
+        let (at, len) = (self.plan.take(4 * values.len()), values.len());
         self.vectors.push((at, values));
-        Vector { at }
+        Vector { at, len }
     }
 
     fn upload(&mut self, file: &Arc<Gguf>, source: &MatrixSource, to: usize) {

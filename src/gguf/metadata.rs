@@ -159,6 +159,16 @@ impl Gguf {
         })
     }
 
+    /// An array of integers of up to 64 bits, as they are; it must be there.
+    ///
+    /// **Errors**: missing, another type, or a negative integer.
+    pub fn need_u64s(&self, key: &str) -> Result<Vec<u64>, GgufError> {
+        let numbers = self.array(key, "array of integers", |value| {
+            self.integer(key, value, "0 or more")
+        })?;
+        numbers.ok_or_else(|| missing(key))
+    }
+
     /// A number a layer: from an array of at least `layers` integers (further ones belong to blocks that are no layers), or one
     /// integer for all.
     ///

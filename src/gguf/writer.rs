@@ -24,6 +24,8 @@ pub enum Entry<'a> {
     Str(&'a str),
     /// 32-bit signed, several.
     I32s(&'a [i32]),
+    /// 64-bit unsigned, several.
+    U64s(&'a [u64]),
     /// IEEE binary32, several.
     F32s(&'a [f32]),
     /// Truth values.
@@ -138,6 +140,9 @@ fn put_entry(out: &mut Vec<u8>, value: Entry<'_>) {
             put_str(out, text);
         }
         Entry::I32s(items) => put_array(out, ValueType::I32, items, |out, n| {
+            out.extend(n.to_le_bytes())
+        }),
+        Entry::U64s(items) => put_array(out, ValueType::U64, items, |out, n| {
             out.extend(n.to_le_bytes())
         }),
         Entry::F32s(items) => put_array(out, ValueType::F32, items, |out, x| {

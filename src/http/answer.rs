@@ -13,7 +13,7 @@ use super::{app::App, error::ApiError, format::reason_name, metrics::Meter, usag
 use crate::{
     engine::request::EngineError,
     expression,
-    stage::{admit::Admitted, text::TextEvent},
+    stage::{admit::Admitted, reason::Markup, text::TextEvent},
 };
 
 /// An event and the index of the choice that it belongs to.
@@ -40,12 +40,12 @@ pub enum Happening {
 }
 
 impl Answers {
-    /// Runs the second half of the request expression for every admitted answer. `choices` of them share a prompt.
+    /// Runs the second half of the request expression for every admitted answer. `choices` of them share a prompt; `markup` says what of them is reasoning.
     pub fn new(
         app: &App,
         admitted: Vec<Admitted>,
         choices: usize,
-        stops: &[String],
+        (stops, markup): (&[String], Markup),
         mut meter: Meter,
     ) -> Self {
         let prompts = admitted.iter().step_by(choices.max(1));
@@ -59,7 +59,7 @@ impl Answers {
             running: admitted
                 .into_iter()
                 .enumerate()
-                .map(|(index, admitted)| run(app, stops, index, admitted))
+                .map(|(index, admitted)| run(app, stops, markup, index, admitted))
                 .collect(),
             closed: Box::pin(app.closed()),
             usage,
@@ -97,11 +97,16 @@ impl Answers {
         };
         match event {
             Err(error) => Some(Err(self.fail(ApiError::Broken(error)))),
-            Ok(TextEvent::Piece { text, sampled }) => {
-                if sampled.is_some() {
-                    self.meter.token();
+            Ok(
+                event @ (TextEvent::Piece {
+                    sampled: Some(_), ..
                 }
-                Some(Ok((index, TextEvent::Piece { text, sampled })))
+                | TextEvent::Thought {
+                    sampled: Some(_), ..
+                }),
+            ) => {
+                self.meter.token();
+                Some(Ok((index, event)))
             }
             Ok(TextEvent::Finished { reason, timings }) => {
                 self.usage.add(&timings);
@@ -111,6 +116,7 @@ impl Answers {
                 }
                 Some(Ok((index, TextEvent::Finished { reason, timings })))
             }
+            Ok(event) => Some(Ok((index, event))),
         }
     }
 
@@ -158,14 +164,15 @@ async fn moved(place: &mut Option<watch::Receiver<usize>>) -> usize {
 fn run(
     app: &App,
     stops: &[String],
+    markup: Markup,
     index: usize,
     admitted: Admitted,
 ) -> BoxStream<'static, Indexed> {
-    let prompt_tokens = admitted.prompt().len();
     let answer = expression::answer(
         Arc::clone(&app.served.tokenizer),
         stops.to_vec(),
-        prompt_tokens,
+        markup,
+        admitted.prompt(),
     );
     indexed(index, answer.run(admitted)).boxed()
 }

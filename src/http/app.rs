@@ -14,6 +14,7 @@ use super::{
 use crate::{
     engine::{Handle, request::Sampling},
     settings::{ServerSettings, cors::Cors},
+    stage::reason::Markup,
     template::ChatTemplate,
     token::Tokenizer,
 };
@@ -30,6 +31,8 @@ pub struct Served {
     pub tokenizer: Arc<Tokenizer>,
     /// Its chat template, if it was made for chats.
     pub template: Arc<ChatTemplate>,
+    /// How it marks its reasoning.
+    pub markup: Markup,
     /// How tokens are chosen where a request says nothing.
     pub sampling: Sampling,
 }

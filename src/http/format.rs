@@ -64,16 +64,23 @@ impl Format {
         &self,
         index: usize,
         text: String,
+        reasoning: String,
         logprobs: Option<Value>,
         reason: FinishReason,
     ) -> Value {
         match self.endpoint {
-            Endpoint::Chat => json!({
-                "index": index,
-                "message": {"role": "assistant", "content": text, "refusal": null},
-                "logprobs": logprobs,
-                "finish_reason": reason_name(reason),
-            }),
+            Endpoint::Chat => {
+                let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+                if !reasoning.is_empty() {
+                    message["reasoning_content"] = reasoning.into();
+                }
+                json!({
+                    "index": index,
+                    "message": message,
+                    "logprobs": logprobs,
+                    "finish_reason": reason_name(reason),
+                })
+            }
             Endpoint::Completion => {
                 json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason_name(reason)})
             }
@@ -93,6 +100,13 @@ impl Format {
             }
             Endpoint::Completion => json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": null}),
         })
+    }
+
+    /// A chunk with some of the reasoning, which chats alone tell apart.
+    pub fn reasoning_chunk(&self, index: usize, text: &str) -> Value {
+        self.chunk(
+            json!({"index": index, "delta": {"reasoning_content": text}, "logprobs": null, "finish_reason": null}),
+        )
     }
 
     /// A choice's last chunk; the request's last choice brings the timings, if no usage chunk follows.

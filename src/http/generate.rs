@@ -29,6 +29,7 @@ use crate::{
     expression,
     stage::{
         admit::Admitted,
+        reason::Markup,
         text::{Sampled, TextEvent},
     },
 };
@@ -82,7 +83,12 @@ async fn respond(
             }
         })
         .collect();
-    let answers = Answers::new(&app, admitted, choices, &generation.stops, meter);
+    let markup = match endpoint {
+        Endpoint::Chat => app.served.markup,
+        // what is continued is text as it is
+        Endpoint::Completion => Markup::None,
+    };
+    let answers = Answers::new(&app, admitted, choices, (&generation.stops, markup), meter);
     let response = if generation.stream {
         sse::response(app, format, answers, echoes)
     } else {
@@ -146,11 +152,13 @@ async fn whole(
 ) -> Result<Value, ApiError> {
     struct Choice {
         text: String,
+        reasoning: String,
         sampled: Vec<Sampled>,
         reason: FinishReason,
     }
     let begun = |text| Choice {
         text,
+        reasoning: String::new(),
         sampled: Vec::new(),
         reason: FinishReason::Length,
     };
@@ -158,6 +166,7 @@ async fn whole(
     while let Some(event) = answers.next().await {
         let (index, event) = event?;
         match event {
+            TextEvent::Thought { text, .. } => choices[index].reasoning.push_str(&text),
             TextEvent::Piece { text, sampled } => {
                 choices[index].text.push_str(&text);
                 // Without scores the tokens are of no use to the answer.
@@ -175,7 +184,7 @@ async fn whole(
             &choice.sampled,
             &mut 0,
         );
-        format.choice(index, choice.text, scores, choice.reason)
+        format.choice(index, choice.text, choice.reasoning, scores, choice.reason)
     });
     Ok(format.whole(choices.collect(), answers.usage(), answers.timings()))
 }

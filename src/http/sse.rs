@@ -82,6 +82,7 @@ fn events(
                         yield data(&format.text_chunk(index, &text, scores));
                     }
                 }
+                TextEvent::Thought { text, .. } => yield data(&format.reasoning_chunk(index, &text)),
                 TextEvent::Finished { reason, .. } => {
                     let timings = (answers.done() && !format.include_usage).then(|| answers.timings());
                     yield data(&format.finish_chunk(index, reason, timings));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Model,
+    Frame, Model,
     loader::{LoadError, Loader},
 };
 use crate::{backend::Backend, gguf::Gguf, op::Block, pipelines};
@@ -25,11 +25,21 @@ pub enum Family {
     Qwen2,
     /// Qwen3, dense.
     Qwen3,
+    /// GLM-4.5, Air, 4.6 and 4.7.
+    Glm4Moe,
+    /// gpt-oss 20b and 120b.
+    GptOss,
+    /// MiniMax-M2.
+    MinimaxM2,
+    /// Gemma 4 with experts: 26B-A4B.
+    Gemma4,
+    /// Qwen3.8-Flash-Next.
+    Qwen4Exp,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 7] = [
+    pub const ALL: [Family; 12] = [
         Self::Qwen3Moe,
         Self::Olmoe,
         Self::Llama,
@@ -37,6 +47,11 @@ impl Family {
         Self::Qwen35Moe,
         Self::Qwen2,
         Self::Qwen3,
+        Self::Glm4Moe,
+        Self::GptOss,
+        Self::MinimaxM2,
+        Self::Gemma4,
+        Self::Qwen4Exp,
     ];
 
     /// `general.architecture`, which is also the prefix of its keys.
@@ -49,6 +64,11 @@ impl Family {
             Self::Qwen35Moe => "qwen35moe",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
+            Self::Glm4Moe => "glm4moe",
+            Self::GptOss => "gpt-oss",
+            Self::MinimaxM2 => "minimax-m2",
+            Self::Gemma4 => "gemma4",
+            Self::Qwen4Exp => "qwen4exp",
         }
     }
 
@@ -73,11 +93,25 @@ impl Family {
             Self::Qwen35Moe => pipelines::qwen35moe::block,
             Self::Qwen2 => pipelines::qwen2::block,
             Self::Qwen3 => pipelines::qwen3::block,
+            Self::Glm4Moe => pipelines::glm4moe::block,
+            Self::GptOss => pipelines::gpt_oss::block,
+            Self::MinimaxM2 => pipelines::minimax_m2::block,
+            Self::Gemma4 => pipelines::gemma4::block,
+            Self::Qwen4Exp => pipelines::qwen4exp::block,
+        }
+    }
+
+    fn frame(self) -> Frame {
+        match self {
+            Self::Gemma4 => pipelines::gemma4::FRAME,
+            Self::Qwen4Exp => pipelines::qwen4exp::FRAME,
+            _ => Frame::default(),
         }
     }
 }
 
 /// Loads the model of a file, whatever its family.
 pub fn load<B: Backend>(file: &Arc<Gguf>, backend: &mut B) -> Result<Model<B>, LoadError> {
-    Model::load(file, backend, Family::of(file)?.block())
+    let family = Family::of(file)?;
+    Model::load(file, backend, family.frame(), family.block())
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::{
     backend::{
-        Act, Backend, ExpertLayer, ExpertSource, MatrixSource, Needs, RouteShape,
-        shape::{AttentionShape, DeltaShape},
+        Act, Backend, ExpertLayer, ExpertSource, MatrixSource, Needs, RouteWeights,
+        shape::{Activation, AttentionShape, DeltaShape, NgramShape, Rope, RopePairs},
     },
     gguf::{Gguf, GgufError, Tensor},
     quant::{self, BlockType},
@@ -110,6 +110,18 @@ pub enum LoadError {
     },
 }
 
+/// What keys of windowed layers end in, where these differ from others.
+const WINDOWED: &str = "_swa";
+
+/// Where YaRN's ramp between pairs begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum YarnEnds {
+    /// At whole pairs, rounded outwards.
+    Whole,
+    /// Where the formula says.
+    Exact,
+}
+
 /// A file being turned into a model on a backend.
 pub struct Loader<'a, B: Backend> {
     file: Arc<Gguf>,
@@ -185,7 +197,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             self.needs.attention.truncate(attention);
             self.needs.delta.truncate(delta);
         }
-        self.needs.predicts = runs;
+        self.needs.predicts |= runs;
         self.needs.expert_layers.truncate(experts);
         self.needs.common_bytes = common_bytes;
         loaded
@@ -216,10 +228,11 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// A layer chooses experts like this.
-    pub fn routes(&mut self, shape: RouteShape, router: &B::Matrix) {
+    pub fn routes(&mut self, router: &B::Matrix, weights: &RouteWeights<B>) {
+        let shape = weights.shape;
         if self.trunk {
             let layer = self.needs.expert_layers.len();
-            self.backend.router(layer, router, &shape);
+            self.backend.router(layer, router, weights);
         }
         self.needs.experts_used = self.needs.experts_used.max(shape.used);
         put_once(&mut self.needs.routes, shape);
@@ -237,6 +250,29 @@ impl<B: Backend> Loader<'_, B> {
             let unread = tensor.bytes - tensor.row_bytes();
             self.needs.common_bytes = self.needs.common_bytes.saturating_sub(unread as u64);
         }
+    }
+
+    /// A feed-forward block or its experts use this activation.
+    pub fn activates(&mut self, activation: Activation) {
+        put_once(&mut self.needs.activations, activation);
+    }
+
+    /// Blocks' outputs are normed or scaled, set aside, or logits capped.
+    pub fn sandwich(&mut self) {
+        self.needs.sandwich = true;
+    }
+
+    /// Streams of the residual, `hyper_connection.count`.
+    pub fn streams(&mut self) -> Result<usize, LoadError> {
+        let streams = self.count("hyper_connection.count")?;
+        self.at_most("hyper_connection.count", streams, 16)?;
+        self.needs.more_streams = streams - 1;
+        Ok(streams)
+    }
+
+    /// Rows are found by n-grams.
+    pub fn ngram(&mut self, shape: NgramShape) {
+        self.needs.ngram = Some(shape);
     }
 
     /// The intermediate of an expert that is chosen is this wide.
@@ -302,6 +338,39 @@ impl<B: Backend> Loader<'_, B> {
         }
     }
 
+    /// A count, or 0.
+    pub fn count_or_zero(&self, name: &str) -> Result<usize, LoadError> {
+        Ok(self.optional_count(name)?.unwrap_or(0))
+    }
+
+    /// This layer's count, 0 where there is none and outside the trunk.
+    pub fn trunk_count(&self, name: &str) -> Result<usize, LoadError> {
+        let trunk = self.blocks()?.0;
+        if self.layer >= trunk {
+            return Ok(0);
+        }
+        let values = self.file.per_layer(&self.key(name), trunk)?;
+        Ok(values.map_or(0, |values| values[self.layer] as usize))
+    }
+
+    /// Whether an array over some layers names this one.
+    pub fn names_layer(&self, name: &str) -> Result<bool, LoadError> {
+        let layers = self.file.i32s(&self.key(name))?.unwrap_or_default();
+        Ok(layers.contains(&(self.layer as i32)))
+    }
+
+    /// Exactly `count` numbers of up to 64 bits, none of them 0 but offsets.
+    pub fn long_numbers(&self, name: &str, count: usize) -> Result<Vec<u64>, LoadError> {
+        let numbers = self.file.need_u64s(&self.key(name))?;
+        self.equal(name, numbers.len(), count)?;
+        if !name.ends_with("offsets") && numbers.contains(&0) {
+            return Err(LoadError::Zero {
+                key: self.key(name),
+            });
+        }
+        Ok(numbers)
+    }
+
     /// A float, if it is there; it must be finite.
     pub fn float(&self, name: &str) -> Result<Option<f32>, LoadError> {
         match self.file.f32(&self.key(name))? {
@@ -343,44 +412,130 @@ impl<B: Backend> Loader<'_, B> {
         Ok((self.layer + 1).is_multiple_of(interval))
     }
 
-    /// Radians a position for every rotated pair, scaling and `rope_freqs.weight` included.
+    /// Whether this is one of the `leading_dense_block_count` first layers, which have no experts.
+    pub fn leading_dense(&self) -> Result<bool, LoadError> {
+        let leading = self.optional_count("leading_dense_block_count")?;
+        Ok(self.layer < leading.unwrap_or(0))
+    }
+
+    /// This layer's window, if it has one: all layers but every `period`-th, or those that `attention.sliding_window_pattern` names.
+    pub fn window(&self, period: usize) -> Result<Option<usize>, LoadError> {
+        let key = self.key("attention.sliding_window_pattern");
+        let periodic = |period: usize| self.layer % period + 1 < period;
+        let windowed = match self.file.u32(&key) {
+            Ok(None) => periodic(period),
+            Ok(Some(period)) => periodic(self.positive(&key, period as usize)?),
+            // no number: a truth for every layer
+            Err(_) => {
+                let layers = self.file.per_layer_bool(&key, self.blocks)?;
+                layers.is_some_and(|layers| layers[self.layer])
+            }
+        };
+        windowed
+            .then(|| self.count("attention.sliding_window"))
+            .transpose()
+    }
+
+    /// The key that holds for this layer: windowed layers may have one of their own.
+    pub fn windowed(&self, name: &str, windowed: bool) -> String {
+        let own = format!("{name}{WINDOWED}");
+        if windowed && self.file.get(&self.key(&own)).is_some() {
+            own
+        } else {
+            name.to_owned()
+        }
+    }
+
+    /// How this layer rotates the first `rotated` channels, scaling and `rope_freqs.weight` included.
     ///
-    /// **Source**: theta_i = base^(-2i/n); linear scaling divides by the factor; `rope_freqs` divides each by its own.
-    pub fn rope_frequencies(&self, rotated: usize) -> Result<Vec<f64>, LoadError> {
-        let base = f64::from(self.float("rope.freq_base")?.unwrap_or(10_000.0));
+    /// **Source**: theta_i = base^(-2i/n); linear scaling divides by the factor; `rope_freqs` divides each by its own; YaRN is arXiv 2309.00071.
+    pub fn rope(
+        &self,
+        rotated: usize,
+        pairs: RopePairs,
+        ends: YarnEnds,
+        windowed: bool,
+    ) -> Result<Rope, LoadError> {
+        let key = self.windowed("rope.freq_base", windowed);
+        let base = f64::from(self.float(&key)?.unwrap_or(10_000.0));
         if base <= 0.0 {
             return Err(LoadError::NotPositive {
-                key: self.key("rope.freq_base"),
+                key: self.key(&key),
                 got: base as f32,
             });
         }
+        let own = key.ends_with(WINDOWED);
+        let plain = |pair: usize| base.powf(-2.0 * pair as f64 / rotated as f64);
         let key = self.key("rope.scaling.type");
-        let factor = match self.file.str(&key)? {
-            None | Some("none") => 1.0,
-            Some("linear") => f64::from(
-                self.float("rope.scaling.factor")?
-                    .filter(|factor| *factor > 0.0)
-                    .unwrap_or(1.0),
-            ),
+        let factor = self
+            .float("rope.scaling.factor")?
+            .filter(|factor| *factor > 0.0)
+            .map_or(1.0, f64::from);
+        let mut magnitude = 1.0;
+        let mut frequencies: Vec<f64> = (0..rotated / 2).map(plain).collect();
+        match self.file.str(&key)? {
+            None | Some("none") => {}
+            Some("linear") => frequencies.iter_mut().for_each(|theta| *theta /= factor),
+            Some("yarn") => {
+                let (low, high) = self.yarn_ramp(rotated, base, ends)?;
+                for (pair, theta) in frequencies.iter_mut().enumerate() {
+                    let ramp = ((pair as f64 - low) / (high - low).max(1e-3)).clamp(0.0, 1.0);
+                    *theta = *theta / factor * ramp + *theta * (1.0 - ramp);
+                }
+                let given = self.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
+                magnitude = f64::from(given) * (0.1 * factor.ln() + 1.0);
+            }
             Some(got) => {
                 return Err(LoadError::Variant {
                     key,
                     got: got.to_owned(),
-                    supported: "none or linear",
+                    supported: "none, linear or yarn",
                 });
             }
-        };
-        let divisors = match self.file.tensor("rope_freqs.weight") {
+        }
+        let divisors = match self.file.tensor("rope_freqs.weight").filter(|_| !own) {
             Some(tensor) => self.numbers(&tensor.clone(), &[rotated / 2])?,
             None => vec![1.0; rotated / 2],
         };
-        Ok(divisors
-            .iter()
-            .enumerate()
-            .map(|(i, divisor)| {
-                base.powf(-2.0 * i as f64 / rotated as f64) / factor / f64::from(*divisor)
-            })
-            .collect())
+        for (theta, divisor) in frequencies.iter_mut().zip(divisors) {
+            *theta /= f64::from(divisor);
+        }
+        Ok(Rope {
+            pairs,
+            frequencies,
+            magnitude: magnitude as f32,
+        })
+    }
+
+    /// Between which pairs YaRN goes from as they are to divided: pairs that turn often within the original context stay.
+    ///
+    /// **Source**: keys `rope.scaling.{original_context_length, yarn_beta_fast, yarn_beta_slow}`; `rope.scaling.yarn_truncate` overrides `ends`.
+    fn yarn_ramp(
+        &self,
+        rotated: usize,
+        base: f64,
+        ends: YarnEnds,
+    ) -> Result<(f64, f64), LoadError> {
+        let original = self.count("rope.scaling.original_context_length")? as f64;
+        let turns = |name: &str, default| -> Result<f64, LoadError> {
+            Ok(f64::from(self.float(name)?.unwrap_or(default)))
+        };
+        let pair = |turns: f64| {
+            let radians = 2.0 * std::f64::consts::PI * turns;
+            rotated as f64 * (original / radians).ln() / (2.0 * base.ln())
+        };
+        let low = pair(turns("rope.scaling.yarn_beta_fast", 32.0)?);
+        let high = pair(turns("rope.scaling.yarn_beta_slow", 1.0)?);
+        let whole = match self.file.bool(&self.key("rope.scaling.yarn_truncate"))? {
+            Some(whole) => whole,
+            None => ends == YarnEnds::Whole,
+        };
+        let (low, high) = if whole {
+            (low.floor(), high.ceil())
+        } else {
+            (low, high)
+        };
+        Ok((low.max(0.0), high.min((rotated - 1) as f64)))
     }
 
     /// Errors unless `got` is `expected`.
@@ -528,6 +683,95 @@ impl<B: Backend> Loader<'_, B> {
     pub fn vector(&mut self, name: &str, width: usize) -> Result<B::Vector, LoadError> {
         let values = self.values(name, &[width])?;
         self.upload(values)
+    }
+
+    /// A vector `{width}` times `factor`.
+    pub fn scaled_vector(
+        &mut self,
+        name: &str,
+        width: usize,
+        factor: f32,
+    ) -> Result<B::Vector, LoadError> {
+        let mut values = self.values(name, &[width])?;
+        values.iter_mut().for_each(|value| *value *= factor);
+        self.upload(values)
+    }
+
+    /// A single number, if the file has it.
+    pub fn scalar(&mut self, name: &str) -> Result<Option<f32>, LoadError> {
+        if self.has(name) {
+            Ok(Some(self.values(name, &[1])?[0]))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// A vector `{width}`, if the file has it.
+    pub fn optional_vector(
+        &mut self,
+        name: &str,
+        width: usize,
+    ) -> Result<Option<B::Vector>, LoadError> {
+        if self.has(name) {
+            self.vector(name, width).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// A bias for each expert, `{width, experts}`.
+    pub fn expert_biases(
+        &mut self,
+        name: &str,
+        width: usize,
+        experts: usize,
+    ) -> Result<B::Vector, LoadError> {
+        let values = self.values(name, &[width, experts])?;
+        self.needs.expert_bias = true;
+        self.upload(values)
+    }
+
+    /// A vector of `{inner, outer}` values, in one dimension or two.
+    pub fn flat_vector(
+        &mut self,
+        name: &str,
+        inner: usize,
+        outer: usize,
+    ) -> Result<B::Vector, LoadError> {
+        let flat = self
+            .file
+            .tensor(name)
+            .is_some_and(|tensor| tensor.dims.padded()[1] == 1);
+        let dims: &[usize] = if flat {
+            &[inner * outer]
+        } else {
+            &[inner, outer]
+        };
+        let values = self.values(name, dims)?;
+        self.upload(values)
+    }
+
+    /// A table of which few rows are read at a time, found by `shape`.
+    pub fn table(&mut self, name: &str, shape: &NgramShape) -> Result<B::Table, LoadError> {
+        let rows = (shape.sizes.iter().zip(&shape.offsets))
+            .map(|(size, offset)| size.saturating_add(*offset))
+            .max()
+            .unwrap_or(0);
+        let tensor = match self.file.tensor(name) {
+            Some(tensor) => tensor.clone(),
+            None => self.tensor(name, &[shape.width, rows as usize])?,
+        };
+        let there = tensor.dims.padded()[1];
+        let tensor = self.tensor(name, &[shape.width, there])?;
+        self.at_most("ple.head_vocab_sizes", rows as usize, there)?;
+        let source = MatrixSource {
+            tensor,
+            inputs: shape.width,
+            rows: 0..there,
+        };
+        self.backend
+            .table(&self.file, source, shape)
+            .map_err(refused::<B>)
     }
 
     /// A small table `{inner, outer}` as f32, turned so that `outer` is contiguous.

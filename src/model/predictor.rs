@@ -6,7 +6,7 @@
 //!
 //! **Source**: c = eh_proj \[rms(embed(x), enorm) ; rms(h, hnorm)\], one decoder block, `shared_head_norm`; positions are counted as the trunk's.
 
-use std::ops::Range;
+use std::{ops::Range, rc::Rc};
 
 use super::{
     Model,
@@ -14,7 +14,7 @@ use super::{
     window::{RowSpan, Rows, Window},
 };
 use crate::{
-    backend::{Act, Backend, HIDDEN_ROWS},
+    backend::{Act, Backend, HIDDEN_ROWS, HeadNorm},
     engine::{
         executor::{Ask, Guess, Lane, PageId, Slot, Span},
         request::Token,
@@ -32,21 +32,40 @@ pub(super) struct Prediction<B: Backend> {
     hidden_norm: Norm<B>,
     /// An ordinary decoder block.
     block: Block<B>,
+    /// The trunk's norm before its head, which gives final hidden states.
+    final_norm: Rc<Norm<B>>,
     /// Norm before the shared head; the trunk's if the file has none.
-    head_norm: Option<Norm<B>>,
+    head_norm: Rc<Norm<B>>,
+    /// Its own embedding, if the file has one.
+    embedding: Option<B::Matrix>,
+    /// Its own head, if the file has one.
+    output: Option<B::Matrix>,
 }
 
 impl<B: Backend> Prediction<B> {
-    /// Tensors `{at}.nextn.*`, and those of an ordinary block.
+    /// Tensors `{at}.nextn.{eh_proj, enorm, hnorm}`, where the file has them `{at}.nextn.{shared_head_norm, embed_tokens, shared_head_head}`, and those of an ordinary
+    /// block.
     pub(super) fn load(
         from: &mut Loader<'_, B>,
         at: &str,
+        final_norm: &Rc<Norm<B>>,
         block: &mut impl FnMut(&mut Loader<'_, B>, &str) -> Result<Block<B>, LoadError>,
     ) -> Result<Self, LoadError> {
         let width = from.residual();
         let head_norm = format!("{at}.nextn.shared_head_norm");
+        let (mut embedding, mut output) = (None, None);
         if B::PREDICTS {
             from.need(Act::Paired, 2 * width);
+            let vocab = from.vocabulary()?;
+            let mut own = |name: &str| {
+                let name = format!("{at}.nextn.{name}.weight");
+                if from.has(&name) {
+                    from.matrix(&name, width, vocab).map(Some)
+                } else {
+                    Ok(None)
+                }
+            };
+            (embedding, output) = (own("embed_tokens")?, own("shared_head_head")?);
         }
         Ok(Self {
             projection: from.matrix(&format!("{at}.nextn.eh_proj.weight"), 2 * width, width)?,
@@ -54,10 +73,13 @@ impl<B: Backend> Prediction<B> {
             hidden_norm: Norm::load(from, &format!("{at}.nextn.hnorm"))?,
             block: block(from, at)?,
             head_norm: if from.has(&format!("{head_norm}.weight")) {
-                Some(Norm::load(from, &head_norm)?)
+                Rc::new(Norm::load(from, &head_norm)?)
             } else {
-                None
+                final_norm.clone()
             },
+            final_norm: final_norm.clone(),
+            embedding,
+            output,
         })
     }
 }
@@ -138,7 +160,7 @@ impl<B: Backend> Predictor<B> {
         model: &Model<B>,
         window: &Window<B>,
     ) -> Result<(), B::Error> {
-        let (norm, eps) = model.norm.parts();
+        let (norm, eps) = model.prediction[0].final_norm.parts();
         for span in window.rows.spans() {
             let pages = window.rows.pages(span);
             let certain = span.rows.len() - span.drafts;
@@ -221,7 +243,8 @@ impl<B: Backend> Predictor<B> {
         let (embedding_norm, eps) = prediction.embedding_norm.parts();
         let (hidden_norm, _) = prediction.hidden_norm.parts();
         backend.begin(window)?;
-        backend.pair(window, &model.embedding, [embedding_norm, hidden_norm], eps)?;
+        let table = prediction.embedding.as_ref().unwrap_or(&model.embedding);
+        backend.pair(window, table, [embedding_norm, hidden_norm], eps)?;
         let to = [(&prediction.projection, Act::Branch)];
         backend.matmul(window.rows.count(), Act::Paired, &to)?;
         backend.replace(window)
@@ -261,11 +284,12 @@ impl<B: Backend> Predictor<B> {
         let (window, prediction) = (&mut self.window, &model.prediction[0]);
         let mut pass = Pass { backend, window };
         prediction.block.enqueue(&mut pass, Hidden(()))?;
-        let (norm, eps) = prediction.head_norm.as_ref().unwrap_or(&model.norm).parts();
+        let (norm, eps) = prediction.head_norm.parts();
         // its output stands for the hidden state of the position after its own
         backend.keep(window, 0..guesses.len(), 1, norm, eps)?;
-        let output = model.output.as_ref().unwrap_or(&model.embedding);
-        backend.head(window, norm, eps, output)?;
+        let output = prediction.output.as_ref().or(model.output.as_ref());
+        let output = output.unwrap_or(&model.embedding);
+        backend.head(window, HeadNorm::Rms(norm, eps), output, model.softcap)?;
         backend.settle(window)
     }
 }

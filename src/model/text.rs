@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     engine::request::{Sampling, Token},
     gguf::{Gguf, GgufError},
+    stage::reason::Markup,
     template::{ChatTemplate, TemplateError, TemplateSpec},
     token::{Tokenizer, TokenizerError, TokenizerSpec},
 };
@@ -20,6 +21,8 @@ pub struct ModelText {
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template.
     pub template: Arc<ChatTemplate>,
+    /// How the model marks its reasoning.
+    pub markup: Markup,
     /// How tokens are chosen where a request says nothing; its seed means nothing.
     pub sampling: Sampling,
 }
@@ -46,6 +49,7 @@ impl ModelText {
         let tokenizer = Tokenizer::new(&vocabulary(file)?)?;
         let template = template(file, &tokenizer)?;
         Ok(Self {
+            markup: Markup::of(&tokenizer),
             tokenizer: Arc::new(tokenizer),
             template: Arc::new(template),
             sampling: sampling(file)?,

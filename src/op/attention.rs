@@ -1,4 +1,4 @@
-//! Softmax attention over a sequence's own positions, grouped queries, optional output gate.
+//! Softmax attention over a sequence's own positions or a window of them: grouped queries, optional biases, sinks and output gate.
 
 use std::rc::Rc;
 
@@ -6,9 +6,10 @@ use super::{Branch, Normed, Op, Pass, Remembered};
 use crate::{
     backend::{
         Act, AttentionWeights, Backend,
-        shape::{AttentionShape, KvShape, QkNorm, Rope, RopePairs},
+        shape::{AttentionShape, IndexShape, KvShape, QkNorm, RopePairs},
     },
-    model::loader::{LoadError, Loader},
+    engine::executor::PAGE_TOKENS,
+    model::loader::{LoadError, Loader, YarnEnds},
 };
 
 /// What a family says about its attention; the numbers come from the file.
@@ -20,6 +21,33 @@ pub struct AttentionKind {
     pub qk_norm: Option<QkNorm>,
     /// Whether queries bring an output gate.
     pub gated: bool,
+    /// In which layers a row sees a window only: all but every so manieth, where the file names none.
+    pub windows: Option<usize>,
+    /// Whether heads have sinks.
+    pub sinks: bool,
+    /// Whether an index chooses what rows see, in layers with an `attention.compress_ratios`.
+    pub indexed: bool,
+    /// Values are normed head by head; where the file has no projection of them they are the keys before norm and rotation.
+    pub v_norm: bool,
+    /// Factor on the scores; the inverse root of a head's width where there is none.
+    pub scale: Option<f32>,
+    /// How YaRN cuts its ramp, where the file says nothing.
+    pub yarn: YarnEnds,
+}
+
+impl AttentionKind {
+    /// Attention over all positions, without norms, gates, windows or sinks.
+    pub const PLAIN: Self = Self {
+        pairs: RopePairs::Halves,
+        qk_norm: None,
+        gated: false,
+        windows: None,
+        sinks: false,
+        indexed: false,
+        v_norm: false,
+        scale: None,
+        yarn: YarnEnds::Whole,
+    };
 }
 
 /// Of an attention, keys and values alone: for rows that others will attend to, and that are asked nothing themselves.
@@ -30,16 +58,12 @@ impl<B: Backend> Op<B> for KeysAndValues<B> {
     type Out = Remembered;
 
     fn enqueue(&self, pass: &mut Pass<'_, B>, Normed(()): Normed) -> Result<Remembered, B::Error> {
-        let Attention {
-            key,
-            value,
-            weights,
-            ..
-        } = &*self.0;
+        let of = &*self.0;
         let rows = pass.window.rows();
-        let to = [(key, Act::Key), (value, Act::Value)];
+        let mut to = vec![(&of.key, Act::Key), (&of.value, Act::Value)];
+        to.extend(of.index.iter().map(|[_, key]| (key, Act::IndexKey)));
         pass.backend.matmul(rows.count(), Act::Normed, &to)?;
-        pass.backend.remember(rows, weights)?;
+        pass.backend.remember(rows, &of.weights)?;
         Ok(Remembered(()))
     }
 }
@@ -50,6 +74,9 @@ pub struct Attention<B: Backend> {
     key: B::Matrix,
     value: B::Matrix,
     output: B::Matrix,
+    output_bias: Option<B::Vector>,
+    /// Queries and keys of the index, if there is one.
+    index: Option<[B::Matrix; 2]>,
     weights: AttentionWeights<B>,
 }
 
@@ -64,9 +91,11 @@ impl<B: Backend> Attention<B> {
         let (heads, kv, d) = (shape.heads, shape.kv.heads, shape.kv.head_dim);
         let widths = [heads * d * if kind.gated { 2 } else { 1 }, kv * d, kv * d];
         let residual = from.residual();
+        let own_value = from.has(&format!("{at}.attn_v.weight")) || !kind.v_norm;
         let [query, key, value] = from.parts(
             &format!("{at}.attn_qkv.weight"),
-            ["q", "k", "v"].map(|part| format!("{at}.attn_{part}.weight")),
+            ["q", "k", if own_value { "v" } else { "k" }]
+                .map(|part| format!("{at}.attn_{part}.weight")),
             residual,
             widths,
         )?;
@@ -90,6 +119,12 @@ impl<B: Backend> Attention<B> {
             }
         };
         let output = from.matrix(&format!("{at}.attn_output.weight"), heads * d, residual)?;
+        let output_bias = from.optional_vector(&format!("{at}.attn_output.bias"), residual)?;
+        let sinks = if kind.sinks {
+            Some(from.vector(&format!("{at}.attn_sinks.weight"), heads)?)
+        } else {
+            None
+        };
         for (act, width) in [
             (Act::Query, widths[0]),
             (Act::Key, widths[1]),
@@ -98,17 +133,35 @@ impl<B: Backend> Attention<B> {
         ] {
             from.need(act, width);
         }
+        let (mut index, mut index_norm) = (None, None);
+        if let Some(of) = shape.index {
+            let (queries, key) = (of.heads * of.head_dim, of.head_dim);
+            from.need(Act::IndexQuery, queries);
+            from.need(Act::IndexKey, key);
+            index = Some([
+                from.matrix(&format!("{at}.indexer.q_proj.weight"), residual, queries)?,
+                from.matrix(&format!("{at}.indexer.k_proj.weight"), residual, key)?,
+            ]);
+            index_norm = Some([
+                from.vector(&format!("{at}.indexer.q_norm.weight"), key)?,
+                from.vector(&format!("{at}.indexer.k_norm.weight"), key)?,
+            ]);
+        }
         let kv = from.kv(shape.clone());
         Ok(Self {
             query,
             key,
             value,
             output,
+            output_bias,
+            index,
             weights: AttentionWeights {
                 shape,
                 kv,
                 bias,
                 qk_norm,
+                sinks,
+                index_norm,
             },
         })
     }
@@ -121,12 +174,17 @@ fn shape<B: Backend>(
 ) -> Result<AttentionShape, LoadError> {
     let heads = from.layer_count("attention.head_count")?;
     let kv_heads = from.layer_count_or("attention.head_count_kv", heads)?;
-    let head_dim = from.count_or("attention.key_length", from.residual() / heads)?;
-    let value_dim = from.count_or("attention.value_length", head_dim)?;
+    let window = match kind.windows {
+        Some(period) => from.window(period)?,
+        None => None,
+    };
+    let own = |name: &str| from.windowed(name, window.is_some());
+    let head_dim = from.count_or(&own("attention.key_length"), from.residual() / heads)?;
+    let value_dim = from.count_or(&own("attention.value_length"), head_dim)?;
     from.equal("attention.value_length", value_dim, head_dim)?;
     from.multiple("attention.head_count", heads, kv_heads)?;
     from.multiple("attention.key_length", head_dim, 8)?;
-    let rotated = from.count_or("rope.dimension_count", head_dim)?;
+    let rotated = from.count_or(&own("rope.dimension_count"), head_dim)?;
     from.at_most("rope.dimension_count", rotated, head_dim)?;
     from.multiple("rope.dimension_count", rotated, 2)?;
     Ok(AttentionShape {
@@ -135,18 +193,39 @@ fn shape<B: Backend>(
             heads: kv_heads,
             head_dim,
         },
-        rope: Rope {
-            pairs: kind.pairs,
-            frequencies: from.rope_frequencies(rotated)?,
-        },
+        rope: from.rope(rotated, kind.pairs, kind.yarn, window.is_some())?,
         qk_norm: kind.qk_norm,
+        v_norm: kind.v_norm,
         eps: from.rms_eps()?,
-        scale: (1.0 / (head_dim as f64).sqrt()) as f32,
+        scale: kind
+            .scale
+            .unwrap_or_else(|| (1.0 / (head_dim as f64).sqrt()) as f32),
         gated: kind.gated,
         clamp: from
             .float("attention.clamp_kqv")?
             .filter(|limit| *limit > 0.0),
+        window,
+        sinks: kind.sinks,
+        index: if kind.indexed { index(from)? } else { None },
     })
+}
+
+/// **Source**: keys `attention.compress_ratios` (0: no index) and `attention.indexer.*`.
+fn index<B: Backend>(from: &Loader<'_, B>) -> Result<Option<IndexShape>, LoadError> {
+    let group = from.trunk_count("attention.compress_ratios")?;
+    if group == 0 {
+        return Ok(None);
+    }
+    let positions = from.count("attention.indexer.top_k")?;
+    from.multiple("attention.compress_ratios", PAGE_TOKENS, group)?;
+    let head_dim = from.count("attention.indexer.key_length")?;
+    from.multiple("attention.indexer.key_length", head_dim, 8)?;
+    Ok(Some(IndexShape {
+        heads: from.count("attention.indexer.head_count")?,
+        head_dim,
+        group,
+        budget: positions / group,
+    }))
 }
 
 impl<B: Backend> Op<B> for Attention<B> {
@@ -165,9 +244,19 @@ impl<B: Backend> Op<B> for Attention<B> {
                 (&self.value, Act::Value),
             ],
         )?;
+        if let Some([query, key]) = &self.index {
+            pass.backend.matmul(
+                count,
+                Act::Normed,
+                &[(query, Act::IndexQuery), (key, Act::IndexKey)],
+            )?;
+        }
         pass.backend.attend(rows, &self.weights)?;
         pass.backend
             .matmul(count, Act::Mixed, &[(&self.output, Act::Branch)])?;
+        if let Some(bias) = &self.output_bias {
+            pass.backend.bias(count, Act::Branch, bias)?;
+        }
         Ok(Branch(()))
     }
 }

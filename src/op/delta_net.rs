@@ -4,7 +4,7 @@ use super::{Branch, Normed, Op, Pass};
 use crate::{
     backend::{
         Act, Backend, DeltaWeights,
-        shape::{BetaDecay, DeltaShape, HeadMap},
+        shape::{BetaDecay, DeltaShape, HeadMap, OutGate},
     },
     model::loader::{LoadError, Loader},
 };
@@ -24,11 +24,16 @@ impl<B: Backend> DeltaNet<B> {
     /// the file; the head map is the family's.
     ///
     /// **Source**: keys `ssm.{group_count, time_step_rank, state_size, inner_size, conv_kernel}`.
-    pub fn load(from: &mut Loader<'_, B>, at: &str, head_map: HeadMap) -> Result<Self, LoadError> {
+    pub fn load(
+        from: &mut Loader<'_, B>,
+        at: &str,
+        head_map: HeadMap,
+        out_gate: OutGate,
+    ) -> Result<Self, LoadError> {
         let interleaved = format!("{at}.ssm_ba.weight");
         let shape = shape(
             from,
-            head_map,
+            (head_map, out_gate),
             if from.has(&interleaved) {
                 BetaDecay::Interleaved
             } else {
@@ -77,7 +82,7 @@ impl<B: Backend> DeltaNet<B> {
 
 fn shape<B: Backend>(
     from: &Loader<'_, B>,
-    head_map: HeadMap,
+    (head_map, out_gate): (HeadMap, OutGate),
     beta_decay: BetaDecay,
 ) -> Result<DeltaShape, LoadError> {
     let k_heads = from.count("ssm.group_count")?;
@@ -95,6 +100,7 @@ fn shape<B: Backend>(
         conv_taps,
         head_map,
         beta_decay,
+        out_gate,
         eps: from.rms_eps()?,
     };
     from.multiple("ssm.state_size", shape.k_dim, 8)?;

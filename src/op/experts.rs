@@ -2,19 +2,25 @@
 
 use super::{Branch, Op, Pass, Resident};
 use crate::{
-    backend::{Backend, ExpertWeights, SharedExpert},
+    backend::{Backend, ExpertWeights, SharedExpert, shape::Activation},
     model::loader::{LoadError, Loader},
 };
 
-/// Weighted sum of SwiGLU experts in the order of their rank, the shared expert last.
+/// Weighted sum of experts in the order of their rank, the shared expert last.
 pub struct Experts<B: Backend>(ExpertWeights<B>);
 
 impl<B: Backend> Experts<B> {
     /// Tensors `{at}.ffn_{gate,up,down}_exps.weight` (or fused `ffn_gate_up_exps`, or one tensor an expert) and, where the file has them,
-    /// `{at}.ffn_{gate,up,down}_shexp.weight`.
+    /// `{at}.ffn_{gate,up,down}_shexp.weight`, `{at}.ffn_{gate,up,down}_exps.bias`.
     ///
-    /// **Source**: width from `expert_feed_forward_length`, else `feed_forward_length`; `expert_shared_feed_forward_length`.
-    pub fn load(from: &mut Loader<'_, B>, at: &str, experts: usize) -> Result<Self, LoadError> {
+    /// **Source**: width from `expert_feed_forward_length`, else `feed_forward_length`; the shared expert's from
+    /// `expert_shared_feed_forward_length`, else `expert_shared_count` times the width.
+    pub fn load(
+        from: &mut Loader<'_, B>,
+        at: &str,
+        experts: usize,
+        activation: Activation,
+    ) -> Result<Self, LoadError> {
         let residual = from.residual();
         let width = match from.optional_count("expert_feed_forward_length")? {
             Some(width) => width,
@@ -23,6 +29,15 @@ impl<B: Backend> Experts<B> {
         let (gate, up) = from.gate_up_experts(at, residual, width, experts)?;
         let down = from.experts(at, "down", width, residual, experts)?;
         from.routed_width(width);
+        from.activates(activation);
+        let bias = if from.has(&format!("{at}.ffn_gate_exps.bias")) {
+            let mut of = |part, width| {
+                from.expert_biases(&format!("{at}.ffn_{part}_exps.bias"), width, experts)
+            };
+            Some([of("gate", width)?, of("up", width)?, of("down", residual)?])
+        } else {
+            None
+        };
         let shared = if from.has(&format!("{at}.ffn_up_shexp.weight")) {
             Some(shared(from, at, width)?)
         } else {
@@ -33,6 +48,8 @@ impl<B: Backend> Experts<B> {
             up,
             down,
             width,
+            activation,
+            bias,
             shared,
         }))
     }
@@ -44,7 +61,8 @@ fn shared<B: Backend>(
     expert_width: usize,
 ) -> Result<SharedExpert<B>, LoadError> {
     let residual = from.residual();
-    let width = from.count_or("expert_shared_feed_forward_length", expert_width)?;
+    let count = from.count_or("expert_shared_count", 1)?;
+    let width = from.count_or("expert_shared_feed_forward_length", count * expert_width)?;
     from.shared_width(width);
     Ok(SharedExpert {
         gate: from.matrix(&format!("{at}.ffn_gate_shexp.weight"), residual, width)?,

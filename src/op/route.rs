@@ -2,7 +2,7 @@
 
 use super::{Normed, Op, Pass, Routed};
 use crate::{
-    backend::{Act, Backend, RouteShape, shape::Gating},
+    backend::{Act, Backend, RouteShape, RouteWeights, shape::Gating},
     model::loader::{LoadError, Loader},
 };
 
@@ -10,11 +10,12 @@ use crate::{
 pub struct Route<B: Backend> {
     router: B::Matrix,
     shared_gate: Option<B::Matrix>,
-    shape: RouteShape,
+    weights: RouteWeights<B>,
 }
 
 impl<B: Backend> Route<B> {
-    /// Tensors `{at}.ffn_gate_inp.weight` and, where the shared expert is gated, `{at}.ffn_gate_inp_shexp.weight`.
+    /// Tensors `{at}.ffn_gate_inp.weight`; where the shared expert is gated `{at}.ffn_gate_inp_shexp.weight`; where the file has them
+    /// `{at}.ffn_gate_inp.bias`, `{at}.exp_probs_b.bias` (it counts for the choice only) and `{at}.ffn_down_exps.scale`.
     ///
     /// **Source**: keys `expert_count`, `expert_used_count`, `expert_weights_scale`; gating and normalisation are the family's.
     pub fn load(
@@ -37,17 +38,24 @@ impl<B: Backend> Route<B> {
         };
         from.need(Act::Router, shape.experts);
         from.need(Act::SharedGate, 1);
-        from.routes(shape, &router);
+        let mut vector = |name: &str| from.optional_vector(&format!("{at}.{name}"), shape.experts);
+        let weights = RouteWeights {
+            shape,
+            bias: vector("ffn_gate_inp.bias")?,
+            choice_bias: vector("exp_probs_b.bias")?,
+            expert_scale: vector("ffn_down_exps.scale")?,
+        };
+        from.routes(&router, &weights);
         Ok(Self {
             router,
             shared_gate,
-            shape,
+            weights,
         })
     }
 
     /// How rows are routed, for the ops after this one.
     pub(crate) fn shape(&self) -> RouteShape {
-        self.shape
+        self.weights.shape
     }
 }
 
@@ -89,7 +97,7 @@ impl<B: Backend> Op<B> for Route<B> {
                 &[(&self.router, Act::Router), (gate, Act::SharedGate)],
             )?,
         }
-        pass.backend.route(count, &self.shape)?;
+        pass.backend.route(count, &self.weights)?;
         Ok(Routed(()))
     }
 }

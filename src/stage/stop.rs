@@ -62,6 +62,8 @@ impl Stage for Stop {
                             return;
                         }
                     }
+                    // no text of the answer: stop strings are not looked for
+                    thought @ TextEvent::Thought { .. } => yield thought,
                     finished @ TextEvent::Finished { .. } => {
                         for event in queue.release(matcher.end(), false) {
                             yield event;

@@ -11,7 +11,7 @@ pub struct Sampled {
     pub logprobs: Option<Logprobs>,
 }
 
-/// Text of an answer, in order: pieces, then one `Finished`.
+/// Text of an answer, in order: pieces, thoughts among them where the model marks its reasoning, then one `Finished`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TextEvent {
     /// More text.
@@ -19,6 +19,13 @@ pub enum TextEvent {
         /// May be empty: a token's bytes may wait for the rest of a character.
         text: String,
         /// The token that brought it. Text of one token that comes in two pieces has it in the first only.
+        sampled: Option<Sampled>,
+    },
+    /// More of the model's reasoning, which is no part of the answer's text.
+    Thought {
+        /// May be empty, as a piece's.
+        text: String,
+        /// The token that brought it, as a piece's.
         sampled: Option<Sampled>,
     },
     /// The end. Nothing follows.

@@ -2,7 +2,7 @@
 
 use crate::gguf::{Entry, HeaderWriter};
 
-use super::{Blueprint, Mix, vocabulary};
+use super::{Blueprint, Mix, Streams, random::Random, vocabulary};
 
 /// Adds every key for a model cut to `layers` layers.
 pub(super) fn describe(header: &mut HeaderWriter, model: &Blueprint, layers: usize, mix: Mix) {
@@ -21,7 +21,6 @@ pub(super) fn describe(header: &mut HeaderWriter, model: &Blueprint, layers: usi
         ("embedding_length", model.width),
         ("vocab_size", model.vocabulary),
         ("attention.head_count", model.heads),
-        ("attention.head_count_kv", model.kv_heads),
         ("attention.key_length", model.head_width),
         ("attention.value_length", model.head_width),
         ("rope.dimension_count", model.rotated),
@@ -54,11 +53,120 @@ pub(super) fn describe(header: &mut HeaderWriter, model: &Blueprint, layers: usi
         Entry::F32(model.eps),
     );
     header.set(&key("rope.freq_base"), Entry::F32(model.rope_base));
-    if model.architecture == "qwen35moe" {
+    more(header, model, layers);
+    if ["qwen35moe", "qwen4exp"].contains(&model.architecture) {
         header.set(
             &key("rope.dimension_sections"),
             Entry::I32s(&[11, 11, 10, 0]),
         );
     }
     vocabulary::describe(header, model.tokenizer, model.vocabulary);
+}
+
+/// The keys of what only some models have.
+fn more(header: &mut HeaderWriter, model: &Blueprint, layers: usize) {
+    let key = |name: &str| format!("{}.{name}", model.architecture);
+    let more = &model.more;
+    let mut number = |name: &str, value: usize| {
+        header.set(&key(name), Entry::U32(value as u32));
+    };
+    if more
+        .window
+        .is_none_or(|windows| windows.own_heads.is_none())
+    {
+        number("attention.head_count_kv", model.kv_heads);
+    }
+    if more.leading_dense > 0 {
+        number("leading_dense_block_count", more.leading_dense);
+    }
+    if more.shared_experts > 0 {
+        number("expert_shared_count", more.shared_experts);
+    }
+    if more.choice_bias {
+        number("expert_gating_func", 2);
+        header.set(&key("expert_weights_norm"), Entry::Bool(true));
+        header.set(&key("expert_weights_scale"), Entry::F32(more.weights_scale));
+    }
+    if let Some((factor, original)) = more.yarn {
+        header.set(&key("rope.scaling.type"), Entry::Str("yarn"));
+        header.set(&key("rope.scaling.factor"), Entry::F32(factor));
+        let original = Entry::U32(original as u32);
+        header.set(&key("rope.scaling.original_context_length"), original);
+    }
+    if let Some(windows) = more.window {
+        let positions = Entry::U32(windows.positions as u32);
+        header.set(&key("attention.sliding_window"), positions);
+        let windowed: Vec<bool> = (0..layers).map(|layer| model.windowed(layer)).collect();
+        header.set(
+            &key("attention.sliding_window_pattern"),
+            Entry::Bools(&windowed),
+        );
+        if let Some(own) = windows.own_heads {
+            let kv = (0..layers).map(|layer| model.kv_heads(layer).0 as i32);
+            let kv: Vec<i32> = kv.collect();
+            header.set(&key("attention.head_count_kv"), Entry::I32s(&kv));
+            for name in [
+                "attention.key_length_swa",
+                "attention.value_length_swa",
+                "rope.dimension_count_swa",
+            ] {
+                header.set(&key(name), Entry::U32(own.head_width as u32));
+            }
+            header.set(&key("rope.freq_base_swa"), Entry::F32(own.rope_base));
+        }
+    }
+    if more.sandwich {
+        header.set(&key("final_logit_softcapping"), Entry::F32(30.0));
+        header.set(&key("embedding_length_per_layer_input"), Entry::U32(0));
+    }
+    if let Some(streams) = more.streams {
+        several(header, model, &streams, layers);
+    }
+}
+
+/// The keys of a residual of several streams, of an index and of a table of n-grams.
+fn several(header: &mut HeaderWriter, model: &Blueprint, streams: &Streams, layers: usize) {
+    let key = |name: &str| format!("{}.{name}", model.architecture);
+    let [tokens, heads, taps] = streams.ngram;
+    for (name, value) in [
+        ("hyper_connection.count", streams.count),
+        ("hyper_connection.low_rank", streams.rank),
+        ("attention.indexer.head_count", streams.index_heads),
+        ("attention.indexer.key_length", streams.index_width),
+        ("attention.indexer.top_k", streams.index_positions),
+        ("embedding_length_per_layer_input", streams.ngram_width),
+        ("ple.ngram_size", tokens),
+        ("ple.heads_per_ngram", heads),
+        ("ple.conv_kernel", taps),
+        ("ple.eos_token_id", model.vocabulary - 1),
+    ] {
+        header.set(&key(name), Entry::U32(value as u32));
+    }
+    let group = |layer| {
+        if model.full_attention(layer) {
+            streams.index_group as i32
+        } else {
+            0
+        }
+    };
+    let groups: Vec<i32> = (0..layers).map(group).collect();
+    header.set(&key("attention.compress_ratios"), Entry::I32s(&groups));
+    let ngrams = [streams.ngram_layer as i32];
+    let ngrams = if streams.ngram_layer < layers {
+        &ngrams[..]
+    } else {
+        &[]
+    };
+    header.set(&key("ple.layers"), Entry::I32s(ngrams));
+    let sizes = streams.head_rows();
+    let offsets: Vec<u64> = sizes
+        .iter()
+        .scan(0, |end, size| Some(std::mem::replace(end, *end + size)))
+        .collect();
+    let mut random = Random::new(model.vocabulary as u64, tokens as u64);
+    let largest = i64::MAX as u64 / model.vocabulary as u64;
+    let multipliers: Vec<u64> = (0..tokens).map(|_| random.bits() % largest | 1).collect();
+    header.set(&key("ple.head_vocab_sizes"), Entry::U64s(&sizes));
+    header.set(&key("ple.head_offsets"), Entry::U64s(&offsets));
+    header.set(&key("ple.layer_multipliers"), Entry::U64s(&multipliers));
 }

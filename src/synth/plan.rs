@@ -24,6 +24,10 @@ pub(super) enum Fill {
     Router,
     /// Around this.
     Norm { mean: f32 },
+    /// Nothing: a hole in the file, which reads as zeros.
+    Hole,
+    /// Divisors of frequencies: those of the first quarter 1, of the others so large that nothing turns.
+    Divisors,
     /// `-exp(A_log)` of a delta net, from -16 to -1.
     Decay,
     /// Biases whose softplus, the time step, lies between 0.001 and 0.1.
@@ -56,8 +60,10 @@ impl Plan {
             let (layer, role) = split_name(&name);
             let fill = fill(role, &dims, layers, model.qk_norm);
             let ty = match fill {
-                Fill::Weights { .. } | Fill::Embeddings
-                    if dims.len() > 1 && !role.starts_with("ssm_conv1d") =>
+                Fill::Weights { .. } | Fill::Embeddings | Fill::Hole
+                    if dims.len() > 1
+                        && !role.contains("conv1d")
+                        && !role.starts_with("indexer") =>
                 {
                     let role = role.trim_end_matches(".weight");
                     mix.type_of(
@@ -128,7 +134,22 @@ fn fill(role: &str, dims: &[usize], layers: usize, qk_norm: QkNorm) -> Fill {
         "attn_q.weight" if qk_norm == QkNorm::None => Fill::Weights {
             std: std * QUERY_STRETCH,
         },
-        norm if norm.ends_with("_norm.weight") => Fill::Norm { mean: 1.0 },
+        // as large as a table of n-grams is, it is not worth a disk
+        "per_layer_token_embd.weight" => Fill::Hole,
+        "rope_freqs.weight" => Fill::Divisors,
+        // a router reads values of a mean square of 1 over the width
+        "ffn_gate_inp.scale" => Fill::Norm {
+            mean: (dims[0] as f32).sqrt(),
+        },
+        "layer_output_scale.weight" | "ffn_down_exps.scale" => Fill::Norm { mean: 1.0 },
+        "attn_sinks.weight" => Fill::Norm { mean: 0.0 },
+        bias if bias.ends_with(".bias") => Fill::Norm { mean: 0.0 },
+        norm if norm.ends_with("norm.weight")
+            || norm.contains("_norm_")
+            || norm.starts_with("ple_norm") =>
+        {
+            Fill::Norm { mean: 1.0 }
+        }
         // What is added to the residual stays small beside the embedding, over all layers together, so that the common direction lasts.
         "attn_output.weight"
         | "ssm_out.weight"

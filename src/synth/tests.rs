@@ -37,6 +37,7 @@ const SMALL: Blueprint = Blueprint {
         shared_width: 96,
         fused_ba: false,
     }),
+    more: More::NONE,
     vocabulary: 1000,
     context: 256,
     tokenizer: Tokenizer::Bpe("qwen35"),
@@ -189,6 +190,8 @@ fn files_read_back() {
             Fill::Embeddings => (std - 1.0).abs() < 0.2,
             Fill::Router => std > 0.0,
             Fill::Norm { mean: asked } => (mean - f64::from(asked)).abs() < 0.05 && std < 0.1,
+            Fill::Hole => got.iter().all(|x| *x == 0.0),
+            Fill::Divisors => got.iter().all(|x| *x >= 1.0),
             Fill::Decay => got.iter().all(|x| (-16.0..=-1.0).contains(x)),
             Fill::TimeStep => got
                 .iter()

@@ -121,6 +121,7 @@ impl<'a> Job<'a> {
         let start = header.len() as u64;
         let chunks = plan.tensors.iter().zip(offsets).enumerate();
         let chunks = chunks
+            .filter(|(_, (tensor, _))| tensor.fill != Fill::Hole)
             .flat_map(|(index, (tensor, offset))| chunks_of(index, tensor, start + offset))
             .collect();
 
@@ -204,6 +205,12 @@ impl<'a> Job<'a> {
                 buffer.extend(router.iter().flat_map(|x| x.to_le_bytes()));
             }
             Fill::Norm { mean } => floats(tensor, buffer, || mean + random.centred(0.05)),
+            Fill::Hole => {}
+            Fill::Divisors => {
+                let half = tensor.dims[0];
+                let divisor = |pair: usize| if 4 * pair < half { 1f32 } else { 1e30 };
+                buffer.extend((0..half).flat_map(|pair| divisor(pair).to_le_bytes()));
+            }
             Fill::Decay => floats(tensor, buffer, || -1.0 - 15.0 * random.unit()),
             Fill::TimeStep => floats(tensor, buffer, || {
                 let step = 0.001 * 100f32.powf(random.unit());
@@ -214,7 +221,8 @@ impl<'a> Job<'a> {
 }
 
 fn floats(tensor: &PlannedTensor, buffer: &mut Vec<u8>, mut value: impl FnMut() -> f32) {
-    buffer.extend((0..tensor.dims[0]).flat_map(|_| value().to_le_bytes()));
+    let count = tensor.dims.iter().product();
+    buffer.extend((0..count).flat_map(|_: usize| value().to_le_bytes()));
 }
 
 /// Cuts a tensor: matrices of weights into runs of rows, everything else stays whole.

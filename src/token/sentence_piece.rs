@@ -1,6 +1,8 @@
 //! SentencePiece BPE (`llama`): no pre-tokenizer; a text starts as its characters, pairs are merged by the score of what they
 //! become, and characters that the vocabulary lacks are spelled in bytes.
 //!
+//! Or (`gemma4`) pairs are merged by the rank that the file gives them, line by line.
+//!
 //! Spaces stand for U+2581 throughout, so a token's bytes are its text.
 
 use super::{
@@ -18,8 +20,18 @@ pub(super) struct SentencePiece {
     bytes: Box<[Token; 256]>,
     /// A text starts with a space.
     space_prefix: bool,
-    /// No token has a space after something else, so that merging may be done word by word.
-    by_word: bool,
+    cut: Cut,
+}
+
+/// What is merged by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// The whole text.
+    Nowhere,
+    /// Words with the spaces before them: no token has a space after something else.
+    Words,
+    /// Runs of line ends, and what is between them. A run that is a token is that token.
+    Lines,
 }
 
 impl SentencePiece {
@@ -31,8 +43,26 @@ impl SentencePiece {
             merges: merges(spec, vocabulary)?,
             bytes: byte_tokens(spec, vocabulary)?,
             space_prefix: spec.add_space_prefix.unwrap_or(true),
-            by_word: ordinary(vocabulary)
-                .all(|id| starts_of_words(vocabulary.bytes(id)).next().is_none()),
+            cut: if ordinary(vocabulary)
+                .all(|id| starts_of_words(vocabulary.bytes(id)).next().is_none())
+            {
+                Cut::Words
+            } else {
+                Cut::Nowhere
+            },
+        })
+    }
+
+    /// With merges that the file ranks.
+    pub(super) fn ranked(
+        spec: &TokenizerSpec<'_>,
+        vocabulary: &Vocabulary,
+    ) -> Result<Self, TokenizerError> {
+        Ok(Self {
+            merges: ranked(spec, vocabulary)?,
+            bytes: byte_tokens(spec, vocabulary)?,
+            space_prefix: spec.add_space_prefix.unwrap_or(false),
+            cut: Cut::Lines,
         })
     }
 
@@ -55,10 +85,25 @@ impl SentencePiece {
         }
         spaced.extend(text.chars().map(|c| if c == SPACE_MARK { ' ' } else { c }));
         let mut start = 0;
-        let ends = starts_of_words(spaced.as_bytes()).filter(|_| self.by_word);
-        for end in ends.chain([spaced.len()]) {
-            self.merge(&spaced[start..end], vocabulary, scratch);
-            into.extend_from_slice(&scratch.symbols);
+        let bytes = spaced.as_bytes();
+        let begins = |at: usize| match self.cut {
+            Cut::Nowhere => false,
+            Cut::Words => bytes[at] == b' ' && bytes[at - 1] != b' ',
+            Cut::Lines => (bytes[at] == b'\n') != (bytes[at - 1] == b'\n'),
+        };
+        for end in (1..bytes.len())
+            .filter(|at| begins(*at))
+            .chain([bytes.len()])
+        {
+            let piece = &spaced[start..end];
+            let run = self.cut == Cut::Lines && piece.starts_with('\n');
+            match vocabulary.find(piece.as_bytes()).filter(|_| run) {
+                Some(token) => into.push(token),
+                None => {
+                    self.merge(piece, vocabulary, scratch);
+                    into.extend_from_slice(&scratch.symbols);
+                }
+            }
             start = end;
         }
     }
@@ -107,6 +152,24 @@ fn byte_tokens(
             .ok_or(TokenizerError::MissingByte { byte })?;
     }
     Ok(all)
+}
+
+/// The merges of `spec`, whose rank is their place.
+fn ranked(spec: &TokenizerSpec<'_>, vocabulary: &Vocabulary) -> Result<Merges, TokenizerError> {
+    let mut merges = Merges::with_capacity(spec.merges.len());
+    for (rank, written) in (0..).zip(&spec.merges) {
+        let bad = || TokenizerError::BadMerge {
+            index: rank as usize,
+            merge: (*written).to_owned(),
+        };
+        let (left, right) = written.split_once(' ').ok_or_else(bad)?;
+        let spaced = |half: &str| half.replace(SPACE_MARK, " ");
+        let (left, right) = (spaced(left), spaced(right));
+        let find = |text: &str| vocabulary.find(text.as_bytes()).ok_or_else(bad);
+        let into = find(&format!("{left}{right}"))?;
+        merges.insert(find(&left)?, find(&right)?, Merge { rank, into });
+    }
+    Ok(merges)
 }
 
 /// Every way to make a token of two, ranked by the token's score.

@@ -23,13 +23,13 @@ pub enum TokenKind {
 /// A tokenizer as a model file describes it.
 #[derive(Clone, Debug, Default)]
 pub struct TokenizerSpec<'a> {
-    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece BPE).
+    /// `tokenizer.ggml.model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE) or `gemma4` (the same with ranked merges).
     pub model: &'a str,
     /// `tokenizer.ggml.pre`: how text is cut before merging; only for `gpt2`.
     pub pre: Option<&'a str>,
     /// `tokenizer.ggml.tokens`, by id.
     pub tokens: Vec<&'a str>,
-    /// `tokenizer.ggml.merges`, best first, each `left right`; only for `gpt2`.
+    /// `tokenizer.ggml.merges`, best first, each `left right`; not for `llama`.
     pub merges: Vec<&'a str>,
     /// `tokenizer.ggml.scores`, by id; only for `llama`.
     pub scores: Vec<f32>,
@@ -116,7 +116,7 @@ impl TokenKind {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// A kind of tokenizer that is not implemented.
-    #[error("tokenizer.ggml.model is {model:?}; supported are \"gpt2\" and \"llama\"")]
+    #[error("tokenizer.ggml.model is {model:?}; supported are \"gpt2\", \"llama\" and \"gemma4\"")]
     UnknownModel {
         /// As the file says.
         model: String,

@@ -55,7 +55,7 @@ fn what_is_wrong_with_a_file() {
     }
     check(
         |spec| spec.model = "bert",
-        "tokenizer.ggml.model is \"bert\"; supported are \"gpt2\" and \"llama\"",
+        "tokenizer.ggml.model is \"bert\"; supported are \"gpt2\", \"llama\" and \"gemma4\"",
     );
     let known = pre::names();
     check(

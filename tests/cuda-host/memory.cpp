@@ -112,8 +112,12 @@ static CUresult to_device(CUdeviceptr to, const void* from, size_t bytes, Handle
     return enqueue(stream, [=] { memcpy((void*)to, staged->data(), bytes); });
 }
 
+// From here on a copy to the host counts as large too: more than what a window tells of a row, less than a row of logits.
+constexpr size_t large_copy = 4096;
+
 static CUresult to_host(void* to, CUdeviceptr from, size_t bytes, Handle stream) {
     TRY(enter("d2h"));
+    if (bytes >= large_copy) TRY(enter("d2hlarge"));
     TRY(check_device(from, bytes, "copy from the device"));
     count("d2h_bytes", (int64_t)bytes);
     auto s = stream_of(stream);

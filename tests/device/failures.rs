@@ -364,7 +364,7 @@ fn a_failed_kernel_ends_a_stream_with_an_error() {
 #[test]
 fn a_failed_copy_ends_answers_with_an_error() {
     let whole_rows = json!({"presence_penalty": 1.0});
-    check_serving("d2h:100", whole_rows, "fetching a row of logits failed");
+    check_serving("d2hlarge:20", whole_rows, "fetching a row of logits failed");
 }
 
 /// The driver is gone for good, and nothing waits for it.

@@ -10,14 +10,14 @@ use crate::{
 use tidegate::{
     backend::{
         Backend, Room, RouteShape,
-        shape::{Gating, KvType},
+        shape::{Activation, Gating, KvType},
     },
     cpu::backend::{Cpu, CpuSettings},
     cuda::Cuda,
     engine::executor::{Ask, Executor, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
     gguf::Gguf,
     model::{
-        Model, Runner,
+        Frame, Model, Runner,
         loader::{LoadError, Loader},
     },
     op::{
@@ -58,7 +58,10 @@ fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, Loa
     let table = Table(from.matrix(&format!("{at}.table.weight"), WIDTH, TOKENS)?);
     let start = op::Layer::new(table).then(Norm::load(from, &format!("{at}.norm"))?);
     if !from.has(&format!("{at}.ffn_gate_inp.weight")) {
-        return Ok(start.then(FeedForward::load(from, at)?).then(Add).block());
+        return Ok(start
+            .then(FeedForward::load(from, at, Activation::SwiGlu)?)
+            .then(Add)
+            .block());
     }
     let chosen = RouteShape {
         experts: EXPERTS,
@@ -68,7 +71,7 @@ fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, Loa
         scale: 1.0,
     };
     let route = Route::load(from, at, chosen.gating, chosen.normalise)?;
-    let experts = Experts::load(from, at, EXPERTS)?;
+    let experts = Experts::load(from, at, EXPERTS, Activation::SwiGlu)?;
     Ok(start
         .then(route)
         .then(Place(chosen))
@@ -95,7 +98,7 @@ impl Readable for Cuda {
 }
 
 fn runner<B: Backend>(file: &Arc<Gguf>, mut backend: B) -> Runner<B> {
-    let model = Model::load(file, &mut backend, block).expect("the model");
+    let model = Model::load(file, &mut backend, Frame::default(), block).expect("the model");
     let room = Room {
         rows: TOKENS,
         decode_rows: TOKENS,

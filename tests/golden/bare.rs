@@ -41,14 +41,30 @@ impl Bare {
         });
         Self::on(backend, path, slots, positions, kv_type)
     }
+
+    /// On the CPU, for windows of up to `rows` rows.
+    pub(crate) fn with_rows(path: &Path, slots: usize, positions: usize, rows: usize) -> Self {
+        let backend = Cpu::new(CpuSettings { threads: Some(2) });
+        Self::sized(backend, path, slots, (positions, rows), KvType::F32)
+    }
 }
 
 impl<B: Backend> Bare<B> {
     pub(crate) fn on(
-        mut backend: B,
+        backend: B,
         path: &Path,
         slots: usize,
         positions: usize,
+        kv_type: KvType,
+    ) -> Self {
+        Self::sized(backend, path, slots, (positions, positions), kv_type)
+    }
+
+    fn sized(
+        mut backend: B,
+        path: &Path,
+        slots: usize,
+        (positions, rows): (usize, usize),
         kv_type: KvType,
     ) -> Self {
         let file = Arc::new(
@@ -58,9 +74,9 @@ impl<B: Backend> Bare<B> {
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let pages = positions.div_ceil(PAGE_TOKENS);
         let room = Room {
-            rows: positions,
-            decode_rows: positions,
-            logits_rows: positions,
+            rows,
+            decode_rows: rows,
+            logits_rows: rows,
             slots,
             pages: slots * pages,
             kv_type,

@@ -10,7 +10,7 @@ macro_rules! tests {
     };
 }
 
-/// A test a family: `check(file, golden's name)`.
+/// A test a family that a device computes: `check(file, golden's name)`.
 macro_rules! every_family {
     ($check:path) => {
         $crate::families::tests! {
@@ -24,8 +24,30 @@ macro_rules! every_family {
             llama: "llama.gguf", "llama";
             qwen2: "qwen2.gguf", "qwen2";
             qwen3: "qwen3.gguf", "qwen3";
+            glm4moe: "glm4moe.gguf", "glm4moe";
+            glm4moe_with_qk_norms: "glm4moe-2.gguf", "glm4moe-2";
+            glm4moe_with_a_prediction_block: "glm4moe-mtp.gguf", "glm4moe-mtp";
+            gpt_oss: "gpt-oss.gguf", "gpt-oss";
+            gpt_oss_with_a_window_over_pages: "gpt-oss-2.gguf", "gpt-oss-2";
+            minimax_m2: "minimax-m2.gguf", "minimax-m2";
+            minimax_m2_of_another_shape: "minimax-m2-2.gguf", "minimax-m2-2";
         }
     };
 }
 
-pub(crate) use {every_family, tests};
+/// A test a family that the CPU alone computes.
+#[allow(unused_macros)] // the device's tests have no use for it
+macro_rules! every_family_of_the_cpu {
+    ($check:path) => {
+        $crate::families::tests! {
+            $check;
+            gemma4: "gemma4.gguf", "gemma4";
+            gemma4_of_another_shape: "gemma4-2.gguf", "gemma4-2";
+            qwen4exp: "qwen4exp.gguf", "qwen4exp";
+            qwen4exp_of_another_shape: "qwen4exp-2.gguf", "qwen4exp-2";
+        }
+    };
+}
+
+#[allow(unused_imports)] // the device's tests have no use for the second
+pub(crate) use {every_family, every_family_of_the_cpu, tests};

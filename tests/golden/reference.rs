@@ -87,7 +87,16 @@ pub(crate) fn tales_twin(name: &str) -> Option<PathBuf> {
 
 /// The golden of a tiny random model. Its format: `fixtures/tiny/README.md`.
 pub(crate) fn tiny(family: &str) -> Tiny {
-    let bytes = fs::read(tiny_file(&format!("{family}.golden"))).expect("golden file");
+    read_tiny(&format!("{family}.golden"))
+}
+
+/// What its prediction block says, in the same format.
+pub(crate) fn tiny_predictions(family: &str) -> Tiny {
+    read_tiny(&format!("{family}.predictions"))
+}
+
+fn read_tiny(name: &str) -> Tiny {
+    let bytes = fs::read(tiny_file(name)).expect("golden file");
     let words: Vec<[u8; 4]> = bytes
         .chunks_exact(4)
         .map(|word| word.try_into().expect("four bytes"))

@@ -3,19 +3,21 @@
 //! The goldens are float32 and come from `scripts/tiny-models.py`; see `fixtures/tiny/README.md`.
 
 use crate::{
-    bare::Bare,
-    families::every_family,
-    reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file},
+    bare::{Bare, argmax},
+    families::{every_family, every_family_of_the_cpu},
+    reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file, tiny_predictions},
     turns::{SLOTS, check_turns},
 };
 use tidegate::backend::shape::KvType;
 
 fn check(file: &str, golden_name: &str) {
     let golden = tiny(golden_name);
+    let chosen = golden.logits.chunks(golden.vocab).map(argmax);
     let open = |threads| Bare::open(&tiny_file(file), 2, golden.ids.len(), threads, KvType::F32);
     let mut one = open(1);
     let whole = one.chunked(0, &golden.ids, &[golden.ids.len()]);
     assert_close(file, &whole, &golden.logits, golden.vocab, TOLERANCE);
+    assert!(whole.chunks(golden.vocab).map(argmax).eq(chosen), "{file}");
     let guessed = one.guessed(1, &golden.ids);
     assert_same(
         &format!("{file}, with guesses taken back"),
@@ -37,10 +39,76 @@ fn check(file: &str, golden_name: &str) {
 }
 
 every_family!(check);
+every_family_of_the_cpu!(check);
+
+/// What a prediction block says at every position, given the token after it; the same bits whether it has read along or reads late.
+#[test]
+fn prediction_blocks_say_what_transformers_says() {
+    let name = "glm4moe-mtp";
+    let (ids, expected) = (tiny(name).ids, tiny_predictions(name));
+    assert_eq!(expected.ids, ids[1..]);
+    let file = tiny_file(&format!("{name}.gguf"));
+    let mut model = Bare::open(&file, 2, ids.len(), 1, KvType::F32);
+    let mut along = Vec::new();
+    for at in 1..ids.len() {
+        model.rows(0, at - 1, &ids[at - 1..at]);
+        along.extend_from_slice(model.predict(0, 0, ids[at]));
+    }
+    assert_close(name, &along, &expected.logits, expected.vocab, TOLERANCE);
+    let chosen = expected.logits.chunks(expected.vocab).map(argmax);
+    assert!(
+        along.chunks(expected.vocab).map(argmax).eq(chosen),
+        "{name}"
+    );
+    for known in [1, 17, 100, ids.len() - 1] {
+        model.rows(1, 0, &ids[..known]);
+        let late = model.predict(1, 0, ids[known]);
+        let along = &along[(known - 1) * expected.vocab..][..expected.vocab];
+        assert_same(&format!("{name} after {known}"), late, along);
+    }
+}
+
+/// Windows of few rows: rings of a window's pages, and of what an index and n-grams keep, are shorter than the sequence and go round, guesses in between.
+#[test]
+fn rings_go_round() {
+    for name in [
+        "gpt-oss-2",
+        "gpt-oss",
+        "gemma4",
+        "gemma4-2",
+        "qwen4exp",
+        "qwen4exp-2",
+    ] {
+        let golden = tiny(name);
+        for (rows, chunks) in [
+            (9, [&[9][..], &[1], &[7, 2]]),
+            (40, [&[40][..], &[17, 1], &[3]]),
+        ] {
+            let file = tiny_file(&format!("{name}.gguf"));
+            let mut model = Bare::with_rows(&file, 2, golden.ids.len(), rows);
+            let guessed = model.guessed(1, &golden.ids);
+            assert_close(name, &guessed, &golden.logits, golden.vocab, TOLERANCE);
+            for (slot, chunks) in chunks.into_iter().enumerate() {
+                let logits = model.chunked(slot % 2, &golden.ids, chunks);
+                assert_same(
+                    &format!("{name}, {rows} rows, {chunks:?}"),
+                    &logits,
+                    &guessed,
+                );
+            }
+        }
+    }
+}
 
 #[test]
 fn passes_take_turns() {
-    for (seed, family) in [(1, "qwen35moe"), (2, "qwen3moe")] {
+    for (seed, family) in [
+        (1, "qwen35moe"),
+        (2, "qwen3moe"),
+        (3, "gpt-oss"),
+        (4, "gemma4-2"),
+        (5, "qwen4exp"),
+    ] {
         let (golden, file) = (tiny(family), tiny_file(&format!("{family}.gguf")));
         let mut model = Bare::open(&file, SLOTS, golden.ids.len(), 2, KvType::F16);
         let count = check_turns(family, &mut model, &golden.ids, 400, seed);

@@ -5,7 +5,7 @@ use crate::{
     server::{PROMPT, Server, Setup, complete},
 };
 use serde_json::{Value, json};
-use tidegate::settings::ServerSettings;
+use tidegate::{settings::ServerSettings, stage::reason::Markup};
 
 async fn stream(server: &Server, path: &str, body: Value) -> Events {
     let response = server.post(path, body.to_string()).await;
@@ -313,5 +313,37 @@ async fn small_endpoints() {
     ] {
         assert!(metrics.contains(name), "{name} is missing in:\n{metrics}");
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reasoning_comes_apart_from_the_answer() {
+    let setup = Setup {
+        markup: Some(Markup::THINK),
+        ..Setup::default()
+    };
+    let server = Server::start(setup).await;
+    // the parrot repeats the head of the first message, its text, and stops where the message ends
+    let messages = json!([{"role": "system", "content": "<think>two and two</think>four"}]);
+    let body = |stream: bool| json!({"messages": messages, "max_tokens": 64, "stream": stream});
+    let response = server
+        .post("/v1/chat/completions", body(false).to_string())
+        .await;
+    let whole = json_of(response).await;
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(message["content"], "systemfour");
+    assert_eq!(message["reasoning_content"], "two and two");
+    let streamed = stream(&server, "/v1/chat/completions", body(true)).await;
+    assert_eq!(streamed.text(0), "systemfour");
+    let thoughts = streamed
+        .chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["reasoning_content"].as_str());
+    assert_eq!(thoughts.collect::<String>(), "two and two");
+    // what is continued is text as it is
+    let prompt = json!({"prompt": "<think>a</think>b", "max_tokens": 32, "ignore_eos": false});
+    let answer = complete(&server, prompt).await;
+    let text = answer["choices"][0]["text"].as_str().expect("text");
+    assert!(text.contains("<think>a</think>b"), "{text}");
     server.stop().await;
 }

@@ -120,6 +120,7 @@ async fn nothing_is_left_of_those_who_go_and_all_who_stay_are_answered() {
         key("bob", BOB, KeyLimits::default()),
     ];
     let server = Server::start(Setup {
+        markup: None,
         parrot: Parrot::new(SLOTS, 256),
         engine: EngineSettings {
             queue: 24,

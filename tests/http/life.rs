@@ -103,6 +103,7 @@ async fn a_client_that_goes_away_frees_its_slot() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_parks_only_himself() {
     let server = Server::start(Setup {
+        markup: None,
         parrot: Parrot::new(2, 16384),
         ..Setup::default()
     })
@@ -442,6 +443,7 @@ async fn a_server_may_set_deadlines_for_all() {
 async fn an_idle_reader_loses_slot_and_connection() {
     let idle_timeout = Duration::from_millis(50);
     let server = Server::start(Setup {
+        markup: None,
         parrot: Parrot::new(1, 16384),
         engine: EngineSettings {
             idle_timeout,

@@ -17,6 +17,7 @@ use tidegate::{
     },
     model::text::ModelText,
     settings::ServerSettings,
+    stage::reason::Markup,
 };
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
@@ -30,6 +31,8 @@ pub(crate) struct Setup {
     pub(crate) parrot: Parrot,
     pub(crate) engine: EngineSettings,
     pub(crate) server: ServerSettings,
+    /// How the model marks its reasoning, if not as its vocabulary shows.
+    pub(crate) markup: Option<Markup>,
 }
 
 impl Default for Setup {
@@ -41,6 +44,7 @@ impl Default for Setup {
                 grace: PATIENCE,
                 ..ServerSettings::default()
             },
+            markup: None,
         }
     }
 }
@@ -80,6 +84,7 @@ impl Server {
             engine: engine.clone(),
             tokenizer: text.tokenizer.clone(),
             template: text.template.clone(),
+            markup: setup.markup.unwrap_or(text.markup),
             sampling: Sampling {
                 temperature: 0.0,
                 ..Sampling::default()

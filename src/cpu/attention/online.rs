@@ -67,6 +67,9 @@ impl<'s> Online<'s> {
 
     /// Joins the later segment `next` to a line.
     pub(super) fn join(&mut self, isa: crate::cpu::isa::Isa, line: usize, next: &Online<'_>) {
+        if next.maxima[line] == f32::NEG_INFINITY {
+            return; // it has seen nothing
+        }
         let values = &mut self.values[line * self.width..][..self.width];
         let mut state = (self.maxima[line], self.sums[line]);
         join(
@@ -79,9 +82,22 @@ impl<'s> Online<'s> {
         (self.maxima[line], self.sums[line]) = state;
     }
 
-    /// A line's weighted mean of values.
-    pub(super) fn finish(&self, isa: crate::cpu::isa::Isa, line: usize, out: &mut [f32]) {
-        divided(isa, self.value(line), self.sums[line], out);
+    /// A line's weighted mean of values, `sink` a logit more among the weights.
+    pub(super) fn finish(
+        &self,
+        isa: crate::cpu::isa::Isa,
+        line: usize,
+        sink: Option<f32>,
+        out: &mut [f32],
+    ) {
+        let Some(sink) = sink else {
+            return divided(isa, self.value(line), self.sums[line], out);
+        };
+        let maximum = sink.greater(self.maxima[line]);
+        let (kept, added) = (exp_of(self.maxima[line] - maximum), exp_of(sink - maximum));
+        let sum = self.sums[line].mul_add(kept, added);
+        scaled(isa, self.value(line), kept, out);
+        out.iter_mut().for_each(|value| *value /= sum);
     }
 }
 

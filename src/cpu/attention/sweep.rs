@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     cpu::{
+        index::Selected,
         isa::Isa,
         kv::{Cells, F16Cells, F32Cells, KvCache, KvType, Q8Cells},
         math::lanes::{LANES, Lanes, per_isa},
@@ -23,6 +24,12 @@ pub(super) struct Tile<'a> {
     pub(super) kv_head: usize,
     /// Position of row 0.
     pub(super) first: usize,
+    /// Positions that a row sees.
+    pub(super) window: usize,
+    /// What rows see of these.
+    pub(super) selected: Option<Selected<'a>>,
+    /// Row 0's number in the window.
+    pub(super) window_row: usize,
     pub(super) rows: usize,
     pub(super) group: usize,
     pub(super) head_dim: usize,
@@ -54,6 +61,23 @@ impl Tile<'_> {
         (self.skip(segment * SEGMENT) * self.group..self.rows * self.group).for_each(each);
     }
 
+    /// The first position that a row sees.
+    fn sees_from(&self, row: usize) -> usize {
+        (self.first + row + 1).saturating_sub(self.window)
+    }
+
+    /// Positions of a page that a row may see.
+    fn chosen(&self, row: usize, start: usize) -> u64 {
+        self.selected.map_or(u64::MAX, |selected| {
+            selected.of(self.window_row + row, start / PAGE_TOKENS)
+        })
+    }
+
+    /// The first position that any row sees.
+    pub(super) fn begin(&self) -> usize {
+        self.sees_from(0)
+    }
+
     /// Rows that do not reach position `start`.
     fn skip(&self, start: usize) -> usize {
         start.saturating_sub(self.first)
@@ -79,7 +103,12 @@ fn sweep<L: Lanes, C: Cells>(
 ) {
     let last = tile.first + tile.rows - 1;
     let end = ((segment + 1) * SEGMENT).min(last + 1);
-    for start in (segment * SEGMENT..end).step_by(PAGE_TOKENS) {
+    let begin = (segment * SEGMENT).max(tile.begin() / PAGE_TOKENS * PAGE_TOKENS);
+    for start in (begin..end).step_by(PAGE_TOKENS) {
+        let row = tile.skip(start);
+        if (row..tile.rows).all(|row| tile.chosen(row, start) == 0) {
+            continue;
+        }
         let (keys, values) = C::page(
             tile.cache,
             tile.pages[start / PAGE_TOKENS],
@@ -104,7 +133,25 @@ fn sweep<L: Lanes, C: Cells>(
             let scores =
                 &mut weights[(line - from) * PAGE_TOKENS..][..seen.next_multiple_of(LANES)];
             let values = &mut state.values[line * state.width..][..state.width];
+            let hidden = tile
+                .sees_from(line / tile.group)
+                .saturating_sub(start)
+                .min(visible);
+            let chosen = tile.chosen(line / tile.group, start);
+            if hidden == visible || chosen & (u64::MAX >> (PAGE_TOKENS - visible)) == 0 {
+                // this line sees nothing of the page
+                scores.fill(0.0);
+                continue;
+            }
+            if chosen != u64::MAX {
+                for (at, score) in scores.iter_mut().enumerate() {
+                    if chosen >> at & 1 == 0 {
+                        *score = f32::NEG_INFINITY;
+                    }
+                }
+            }
             // weights of positions that other lines of the tile see, and this one does not, are zero
+            scores[..hidden].fill(f32::NEG_INFINITY);
             scores[visible..].fill(f32::NEG_INFINITY);
             online::step::<L>(
                 scores,

@@ -42,6 +42,17 @@ impl AttentionScratch {
     }
 }
 
+impl AttentionScratch {
+    /// What is enough for both.
+    pub fn larger(self, other: Self) -> Self {
+        if self.task_len < other.task_len {
+            other
+        } else {
+            self
+        }
+    }
+}
+
 /// What one task works with.
 pub(super) struct Task<'s> {
     /// Scaled queries `[lines, head_dim]`.
@@ -101,6 +112,13 @@ pub(super) struct Rows<'a> {
 impl Rows<'_> {
     pub(super) fn first(&self) -> usize {
         self.span.first as usize + self.from
+    }
+
+    /// The first position that a row of it sees.
+    pub(super) fn begin(&self, shape: &AttentionShape) -> usize {
+        shape
+            .window
+            .map_or(0, |window| (self.first() + 1).saturating_sub(window))
     }
 
     pub(super) fn segments(&self) -> usize {

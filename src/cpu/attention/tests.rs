@@ -13,6 +13,8 @@ struct Case {
     kind: KvType,
     positions: usize,
     gated: bool,
+    /// Whether heads have sinks.
+    sunk: bool,
 }
 
 /// How a case is computed.
@@ -39,6 +41,10 @@ impl Case {
             rows(kv_heads, 3),
             rows(heads, 4),
         ]
+    }
+
+    fn sinks(&self) -> Option<Vec<f32>> {
+        self.sunk.then(|| numbers(self.shape.heads, 5))
     }
 
     /// Query and gate lie side by side in a row, head by head, as some models project them.
@@ -81,6 +87,7 @@ impl Case {
             101,
         );
         let mut scratch = AttentionScratch::new(self.shape, way.workers, way.partial_bytes);
+        let sinks = self.sinks();
         let mut out = vec![f32::NAN; self.positions * heads * head_dim];
         for (first, rows) in chunks(self.positions, way.chunk) {
             let spans = [KvSpan {
@@ -106,6 +113,8 @@ impl Case {
                 spans: &spans,
                 query,
                 gate,
+                sinks: sinks.as_deref(),
+                selected: None,
                 cache: &cache,
             };
             attention.run(
@@ -118,13 +127,14 @@ impl Case {
         out
     }
 
-    /// Softmax over all positions up to the row's own, in f64, from the numbers as the cache rounds them.
+    /// Softmax over all positions that the row sees, in f64, from the numbers as the cache rounds them.
     fn reference(&self) -> Vec<f64> {
         let AttentionShape {
             heads,
             kv_heads,
             head_dim,
             scale,
+            window,
         } = self.shape;
         let [query, keys, values, gate] = self.inputs();
         let stored = |rows: &[f32]| {
@@ -133,8 +143,10 @@ impl Case {
                 .collect::<Vec<f64>>()
         };
         let (keys, values) = (stored(&keys), stored(&values));
+        let sinks = self.sinks();
         let mut out = Vec::new();
         for row in 0..self.positions {
+            let from = window.map_or(0, |window| (row + 1).saturating_sub(window));
             for head in 0..heads {
                 let kv =
                     |position: usize| (position * kv_heads + head / (heads / kv_heads)) * head_dim;
@@ -145,7 +157,7 @@ impl Case {
                         .map(|(k, q)| k * f64::from(*q))
                         .sum::<f64>()
                 };
-                let scores: Vec<f64> = (0..=row)
+                let scores: Vec<f64> = (from..=row)
                     .map(|position| dot(&keys[kv(position)..][..head_dim]) * f64::from(scale))
                     .collect();
                 let greatest = scores.iter().copied().fold(f64::MIN, f64::max);
@@ -153,12 +165,15 @@ impl Case {
                     .iter()
                     .map(|score| (score - greatest).exp())
                     .collect();
-                let total: f64 = weights.iter().sum();
+                let mut total: f64 = weights.iter().sum();
+                if let Some(sinks) = &sinks {
+                    total += (f64::from(sinks[head]) - greatest).exp();
+                }
                 for channel in 0..head_dim {
                     let sum: f64 = weights
                         .iter()
                         .enumerate()
-                        .map(|(at, weight)| weight * values[kv(at) + channel])
+                        .map(|(at, weight)| weight * values[kv(from + at) + channel])
                         .sum();
                     let open = 1.0 / (1.0 + (-f64::from(gate[at + channel])).exp());
                     out.push(sum / total * if self.gated { open } else { 1.0 });
@@ -230,6 +245,7 @@ fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
         kv_heads,
         head_dim,
         scale: (head_dim as f32).powf(-0.5),
+        window: None,
     }
 }
 
@@ -275,6 +291,7 @@ fn every_head_shape_and_type() {
                 kind,
                 positions: 70,
                 gated,
+                sunk: gated,
             };
             check(&case, &ways(&[17, 70], &[2], &[0]));
         }
@@ -288,6 +305,7 @@ fn any_chunk_size_and_any_number_of_workers() {
         kind: KvType::F16,
         positions: 203,
         gated: true,
+        sunk: false,
     };
     check(&case, &ways(&[1, 3, 17, 64, 100, 203], &[1, 2, 3], &[0]));
 }
@@ -301,6 +319,7 @@ fn segments_shared_out_or_not() {
             kind,
             positions: 2 * SEGMENT + 70,
             gated: false,
+            sunk: false,
         };
         check(&case, &ways(&[1000, 2100], &[1, 2, 3], &[0, 1 << 22]));
         let tail = Way {
@@ -313,6 +332,35 @@ fn segments_shared_out_or_not() {
     }
 }
 
+/// Windows that end inside a page, span pages or segments, or are longer than the sequence.
+#[test]
+fn windows_and_sinks() {
+    for (window, positions) in [(1, 70), (8, 150), (64, 203), (100, 203), (500, 203)] {
+        let case = Case {
+            shape: AttentionShape {
+                window: Some(window),
+                ..shape(8, 2, 16)
+            },
+            kind: KvType::F16,
+            positions,
+            gated: false,
+            sunk: true,
+        };
+        check(&case, &ways(&[1, 3, 17, 203], &[1, 3], &[0, 1 << 22]));
+    }
+    let long = Case {
+        shape: AttentionShape {
+            window: Some(90),
+            ..shape(2, 1, 16)
+        },
+        kind: KvType::F32,
+        positions: 2 * SEGMENT + 70,
+        gated: false,
+        sunk: true,
+    };
+    check(&long, &ways(&[37, 1000, 2100], &[1, 3], &[0, 1 << 22]));
+}
+
 #[test]
 fn several_spans_in_a_window() {
     let case = Case {
@@ -320,6 +368,7 @@ fn several_spans_in_a_window() {
         kind: KvType::F16,
         positions: 90,
         gated: false,
+        sunk: false,
     };
     let AttentionShape {
         heads,
@@ -377,6 +426,8 @@ fn several_spans_in_a_window() {
             spans: &spans,
             query,
             gate: None,
+            sinks: None,
+            selected: None,
             cache: &cache,
         };
         let mut out = vec![0.0; want.len()];

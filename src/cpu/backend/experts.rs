@@ -8,13 +8,13 @@
 
 use super::{Cpu, Experts, Matrix, products::task_outputs};
 use crate::{
-    backend::{Act, ExpertWeights, Needs, RouteShape},
+    backend::{Act, ExpertWeights, Needs, RouteShape, RouteWeights},
     cpu::{
         isa::Isa,
         kernels::{ActKind, Acts, Matmul, OutRows, matmul},
         math,
         pool::{Disjoint, Pool},
-        route::{Combine, Groups, Router, SharedExpert},
+        route::{Combine, ExpertBias, Groups, Router, SharedExpert},
         store::Store,
     },
     quant::BlockType,
@@ -54,12 +54,15 @@ pub(super) struct ExpertScratch {
 }
 
 /// How a layer chooses.
-pub(super) fn router(shape: &RouteShape) -> Router<'static> {
+pub(super) fn router(weights: &RouteWeights<Cpu>) -> Router<'_> {
+    let shape = &weights.shape;
     Router {
         experts: shape.experts,
         top_k: shape.used,
         gating: shape.gating,
-        bias: None,
+        bias: weights.bias.as_deref(),
+        choice_bias: weights.choice_bias.as_deref(),
+        expert_scale: weights.expert_scale.as_deref(),
         renormalise: shape.normalise,
         scale: shape.scale,
     }
@@ -75,6 +78,8 @@ struct Job<'a> {
     rows: &'a [u32],
     /// Where the intermediates and the outputs of these rows lie.
     places: &'a [u32],
+    /// Of gate and up, `[width]` each.
+    bias: Option<[&'a [f32]; 2]>,
     shared: bool,
 }
 
@@ -95,9 +100,16 @@ impl ExpertScratch {
         }
     }
 
-    pub(super) fn route(&mut self, pool: &Pool, isa: Isa, logits: &mut [f32], shape: &RouteShape) {
+    pub(super) fn route(
+        &mut self,
+        pool: &Pool,
+        isa: Isa,
+        logits: &mut [f32],
+        weights: &RouteWeights<Cpu>,
+    ) {
+        let shape = &weights.shape;
         let places = logits.len() / shape.experts * shape.used;
-        router(shape).run(
+        router(weights).run(
             pool,
             isa,
             logits,
@@ -273,6 +285,7 @@ impl Cpu {
             let count = ROOM / columns.len();
             for (rows, places) in job.rows.chunks(count).zip(job.places.chunks(count)) {
                 let (gate, up) = part_room.split_at_mut(ROOM);
+                let bias = job.bias.map(|bias| bias.map(|bias| &bias[columns.clone()]));
                 for ((ty, bytes), out) in [(job.gate, &mut *gate), (job.up, &mut *up)] {
                     let acts = normed.form(ActKind::of(ty));
                     let row_bytes = bytes.len() / job.width;
@@ -289,10 +302,14 @@ impl Cpu {
                 }
                 for ((gate, up), place) in gate
                     .chunks_exact_mut(columns.len())
-                    .zip(up.chunks_exact(columns.len()))
+                    .zip(up.chunks_exact_mut(columns.len()))
                     .zip(places)
                 {
-                    math::swiglu(isa, up, gate);
+                    if let Some([of_gate, of_up]) = bias {
+                        math::add(isa, of_gate, gate);
+                        math::add(isa, of_up, up);
+                    }
+                    math::activate(isa, weights.activation, up, gate);
                     // SAFETY: this part of this intermediate is this task's alone.
                     unsafe { writer.write_part(isa, *place as usize, columns.start, gate) };
                 }
@@ -362,6 +379,10 @@ impl Cpu {
             top_k: used,
             weights: &scratch.weights,
             results: &scratch.outputs,
+            bias: weights.bias.as_ref().map(|[_, _, down]| ExpertBias {
+                of: down,
+                ids: &scratch.ids,
+            }),
             shared,
         };
         combine.run(&self.pool, self.isa, &mut branch[..rows * width]);
@@ -398,6 +419,9 @@ impl<'a> Jobs<'a> {
                 width: weights.width,
                 rows,
                 places,
+                bias: weights.bias.as_ref().map(|[gate, up, _]| {
+                    [gate, up].map(|bias| &bias[expert * weights.width..][..weights.width])
+                }),
                 shared: false,
             })
         });
@@ -409,6 +433,7 @@ impl<'a> Jobs<'a> {
             width: shared.width,
             rows: all_rows,
             places: all_rows,
+            bias: None,
             shared: true,
         });
         let jobs: Vec<_> = shared.into_iter().chain(routed).collect();

@@ -5,7 +5,7 @@
 
 use super::{Cpu, Matrix, experts::router};
 use crate::{
-    backend::{Act, RouteShape},
+    backend::{Act, RouteWeights},
     cpu::store::Store,
     residency::predict::DISTANCES,
 };
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Lookahead {
     /// `[layers with experts]`
-    routers: Vec<(Matrix, RouteShape)>,
+    routers: Vec<(Matrix, RouteWeights<Cpu>)>,
     /// `[rows, used] u16`
     ids: Vec<u16>,
     /// `[rows, used] f32`
@@ -23,9 +23,9 @@ pub(super) struct Lookahead {
 
 impl Lookahead {
     /// Takes note of a layer's router. Layers come in their order.
-    pub(super) fn add(&mut self, layer: usize, matrix: Matrix, shape: RouteShape) {
+    pub(super) fn add(&mut self, layer: usize, matrix: Matrix, weights: RouteWeights<Cpu>) {
         debug_assert_eq!(layer, self.routers.len());
-        self.routers.push((matrix, shape));
+        self.routers.push((matrix, weights));
     }
 }
 
@@ -39,15 +39,16 @@ impl Cpu {
     ) {
         let mut ahead = std::mem::take(&mut self.lookahead);
         for distance in 1..=DISTANCES {
-            let Some((matrix, shape)) = ahead.routers.get(layer + distance) else {
+            let Some((matrix, weights)) = ahead.routers.get(layer + distance) else {
                 break;
             };
             self.products(rows, Act::Normed, &[(matrix, Act::Router)]);
+            let shape = weights.shape;
             let places = rows * shape.used;
             ahead.ids.resize(places, 0);
             ahead.weights.resize(places, 0.0);
             let logits = self.acts.rows_mut(Act::Router, rows, shape.experts);
-            router(shape).run(
+            router(weights).run(
                 &self.pool,
                 self.isa,
                 logits,

@@ -89,6 +89,14 @@ pub(crate) fn silu_of<R: Real>(x: R) -> R {
     x / (R::splat(1.0) + exp_of(R::splat(0.0) - x))
 }
 
+/// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))` of every lane: x times the sigmoid of twice what the tanh is of.
+#[inline(always)]
+pub(crate) fn gelu_of<R: Real>(x: R) -> R {
+    let cubic = (x * x).mul_add(R::splat(0.044_715), R::splat(1.0));
+    let of = R::splat(1.595_769_1) * (x * cubic);
+    x * sigmoid_of(of)
+}
+
 /// [`softplus`] of every lane.
 #[inline(always)]
 pub(crate) fn softplus_of<R: Real>(x: R) -> R {

@@ -1,12 +1,22 @@
 //! Sums, norms and element-wise steps over one row.
 
 use super::{
-    functions::{exp_of, sigmoid_of, silu_of},
+    functions::{exp_of, gelu_of, sigmoid_of, silu_of},
     lanes::{LANES, Lanes, Real, per_isa},
 };
+use crate::{backend::shape::Activation, cpu::isa::Isa};
 
 /// Partial sums of a row, in vectors.
 const CHAINS: usize = 4;
+
+/// `gate` = what `activation` makes of `gate` and `up`.
+pub fn activate(isa: Isa, activation: Activation, up: &[f32], gate: &mut [f32]) {
+    match activation {
+        Activation::SwiGlu => swiglu(isa, up, gate),
+        Activation::ClampedSwiGlu => clamped_swiglu(isa, up, gate),
+        Activation::GeGlu => geglu(isa, up, gate),
+    }
+}
 
 per_isa! {
     /// The sum of `a[i] b[i]`, over the shorter of the two.
@@ -29,6 +39,18 @@ per_isa! {
 
     /// `gate[i] = silu(gate[i]) * up[i]`.
     pub fn swiglu(up: &[f32], gate: &mut [f32]) = swiglu_body;
+
+    /// `gate[i] = (clamp(up[i], -7, 7) + 1) * (g * sigmoid(1.702 g))`, `g = min(gate[i], 7)`.
+    pub fn clamped_swiglu(up: &[f32], gate: &mut [f32]) = clamped_swiglu_body;
+
+    /// `gate[i] = gelu(gate[i]) * up[i]`.
+    pub fn geglu(up: &[f32], gate: &mut [f32]) = geglu_body;
+
+    /// `out` = the mean of rows `x`, as wide as it, each times the sigmoid of its `gate`: one chain a channel, rows ascending.
+    pub fn gated_mean(gate: &[f32], x: &[f32], out: &mut [f32]) = gated_mean_body;
+
+    /// `row[i] = cap * tanh(row[i] / cap)`.
+    pub fn softcap(row: &mut [f32], cap: f32) = softcap_body;
 
     /// `out[i] *= sigmoid(gate[i])`.
     pub fn mul_sigmoid(gate: &[f32], out: &mut [f32]) = mul_sigmoid_body;
@@ -105,7 +127,7 @@ fn axpy_body<L: Lanes>(weight: f32, x: &[f32], out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn add_body<L: Lanes>(x: &[f32], out: &mut [f32]) {
+pub(crate) fn add_body<L: Lanes>(x: &[f32], out: &mut [f32]) {
     zip!(out, x, |out, x| out + x);
 }
 
@@ -136,6 +158,51 @@ pub(crate) fn l2_norm_body<L: Lanes>(row: &mut [f32], eps: f32, scale: f32) {
 #[inline(always)]
 fn swiglu_body<L: Lanes>(up: &[f32], gate: &mut [f32]) {
     zip!(gate, up, |gate, up| silu_of(gate) * up);
+}
+
+#[inline(always)]
+fn clamped_swiglu_body<L: Lanes>(up: &[f32], gate: &mut [f32]) {
+    let one = L::splat(1.0);
+    zip!(gate, up, |gate, up| {
+        // constants come first, so that a NaN stays
+        let gate = L::splat(7.0).less(gate);
+        let up = L::splat(-7.0).greater(L::splat(7.0).less(up));
+        (up + one) * (gate * sigmoid_of(gate * L::splat(1.702)))
+    });
+}
+
+#[inline(always)]
+fn gated_mean_body<L: Lanes>(gate: &[f32], x: &[f32], out: &mut [f32]) {
+    let width = out.len();
+    out.fill(0.0);
+    for (gate, x) in gate.chunks_exact(width).zip(x.chunks_exact(width)) {
+        for ((gate, x), out) in gate
+            .chunks(LANES)
+            .zip(x.chunks(LANES))
+            .zip(out.chunks_mut(LANES))
+        {
+            let open = sigmoid_of(L::load_part(gate));
+            open.mul_add(L::load_part(x), L::load_part(out))
+                .store_part(out);
+        }
+    }
+    let part = (x.len() as f32 / width as f32).recip();
+    map!(out, |sum| sum * L::splat(part));
+}
+
+#[inline(always)]
+fn softcap_body<L: Lanes>(row: &mut [f32], cap: f32) {
+    let (one, two) = (L::splat(1.0), L::splat(2.0));
+    map!(row, |x| {
+        let y = x / L::splat(cap);
+        // tanh y is twice the sigmoid of 2 y, less one
+        L::splat(cap) * (two * sigmoid_of(two * y) - one)
+    });
+}
+
+#[inline(always)]
+fn geglu_body<L: Lanes>(up: &[f32], gate: &mut [f32]) {
+    zip!(gate, up, |gate, up| gelu_of(gate) * up);
 }
 
 #[inline(always)]

@@ -81,6 +81,28 @@ fn rows_agree_with_f64_and_across_levels() {
             1e-6,
         );
         check(
+            "clamped_swiglu",
+            &|isa| {
+                let (gate, up): (Vec<_>, Vec<_>) =
+                    a.iter().zip(&b).map(|(a, b)| (6.0 * a, 6.0 * b)).unzip();
+                edited(&gate, |gate| clamped_swiglu(isa, &up, gate))
+            },
+            &each(&|a, b| {
+                let (gate, up) = ((6.0 * a).min(7.0), (6.0 * b).clamp(-7.0, 7.0));
+                (up + 1.0) * gate * sigmoid(1.702 * gate)
+            }),
+            1e-4,
+        );
+        check(
+            "geglu",
+            &|isa| edited(&a, |gate| geglu(isa, &b, gate)),
+            &each(&|a, b| {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (a + 0.044715 * a * a * a);
+                0.5 * a * (1.0 + inner.tanh()) * b
+            }),
+            4e-6,
+        );
+        check(
             "swiglu",
             &|isa| edited(&a, |out| swiglu(isa, &b, out)),
             &each(&|a, b| a * sigmoid(a) * b),

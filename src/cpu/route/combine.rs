@@ -21,6 +21,15 @@ pub struct SharedExpert<'a> {
     pub gate: Option<&'a [f32]>,
 }
 
+/// What every row of an expert's results gets added.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertBias<'a> {
+    /// `[experts, width] f32`.
+    pub of: &'a [f32],
+    /// `[rows, top_k] u16`: the experts.
+    pub ids: &'a [u16],
+}
+
 /// What is to be added up.
 #[derive(Clone, Copy, Debug)]
 pub struct Combine<'a> {
@@ -32,6 +41,8 @@ pub struct Combine<'a> {
     pub weights: &'a [f32],
     /// `[rows, top_k, width] f32`.
     pub results: &'a [f32],
+    /// Added to the results of each expert.
+    pub bias: Option<ExpertBias<'a>>,
     /// Added last.
     pub shared: Option<SharedExpert<'a>>,
 }
@@ -53,20 +64,27 @@ impl Combine<'_> {
                     let weight = shared.gate.map_or(1.0, |gate| sigmoid_of(gate[row]));
                     (weight, &shared.results[row * self.width..][..self.width])
                 });
-                combine_row(isa, weights, results, shared, out);
+                let bias = self.bias.map(|bias| ExpertBias {
+                    ids: &bias.ids[row * self.top_k..][..self.top_k],
+                    ..bias
+                });
+                combine_row(isa, weights, results, bias, shared, out);
             }
         });
     }
 }
 
 per_isa! {
-    fn combine_row<'a>(weights: &[f32], results: &[f32], shared: Option<(f32, &'a [f32])>, out: &mut [f32]) = combine_row_body;
+    fn combine_row<'a>(
+        weights: &[f32], results: &[f32], bias: Option<ExpertBias<'a>>, shared: Option<(f32, &'a [f32])>, out: &mut [f32],
+    ) = combine_row_body;
 }
 
 #[inline(always)]
 fn combine_row_body<L: Lanes>(
     weights: &[f32],
     results: &[f32],
+    bias: Option<ExpertBias<'_>>,
     shared: Option<(f32, &[f32])>,
     out: &mut [f32],
 ) {
@@ -75,7 +93,11 @@ fn combine_row_body<L: Lanes>(
         let end = (at + LANES).min(width);
         let mut sum = L::splat(0.0);
         for (rank, weight) in weights.iter().enumerate() {
-            let result = L::load_part(&results[rank * width + at..rank * width + end]);
+            let mut result = L::load_part(&results[rank * width + at..rank * width + end]);
+            if let Some(bias) = bias {
+                let first = usize::from(bias.ids[rank]) * width;
+                result = result + L::load_part(&bias.of[first + at..first + end]);
+            }
             sum = L::splat(*weight).mul_add(result, sum);
         }
         if let Some((weight, result)) = shared {

@@ -18,7 +18,12 @@ fn run(router: &Router<'_>, isa: Isa, workers: usize, logits: &[f32]) -> (Vec<u1
 
 /// Probabilities in f64, a stable sort, and the definition of the weights.
 fn reference(router: &Router<'_>, logits: &[f32]) -> Vec<(usize, f64)> {
-    let logits: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
+    let of = |vector: Option<&[f32]>, expert: usize| vector.map(|vector| f64::from(vector[expert]));
+    let logits: Vec<f64> = logits
+        .iter()
+        .enumerate()
+        .map(|(expert, x)| f64::from(*x) + of(router.bias, expert).unwrap_or(0.0))
+        .collect();
     let softmax = |x: f64, over: &[f64]| x.exp() / over.iter().map(|x| x.exp()).sum::<f64>();
     let probabilities: Vec<f64> = logits
         .iter()
@@ -29,9 +34,8 @@ fn reference(router: &Router<'_>, logits: &[f32]) -> Vec<(usize, f64)> {
             Gating::SqrtSoftplus => x.exp().ln_1p().sqrt(),
         })
         .collect();
-    let score = |expert: &usize| {
-        probabilities[*expert] + router.bias.map_or(0.0, |bias| f64::from(bias[*expert]))
-    };
+    let score =
+        |expert: &usize| probabilities[*expert] + of(router.choice_bias, *expert).unwrap_or(0.0);
     let mut order: Vec<usize> = (0..router.experts).collect();
     order.sort_by(|a, b| score(b).total_cmp(&score(a)));
     order.truncate(router.top_k);
@@ -42,13 +46,11 @@ fn reference(router: &Router<'_>, logits: &[f32]) -> Vec<(usize, f64)> {
         let sum = weights.iter().sum::<f64>().max(2f64.powi(-14));
         weights.iter_mut().for_each(|weight| *weight /= sum);
     }
-    order
-        .into_iter()
-        .zip(
-            weights
-                .iter()
-                .map(|weight| weight * f64::from(router.scale)),
-        )
+    let scale =
+        |expert: usize| f64::from(router.scale) * of(router.expert_scale, expert).unwrap_or(1.0);
+    let weighed = order.into_iter().zip(weights);
+    weighed
+        .map(|(expert, weight)| (expert, weight * scale(expert)))
         .collect()
 }
 
@@ -63,7 +65,7 @@ fn check(router: &Router<'_>, rows: usize) {
             let at = row * router.top_k + rank;
             assert_eq!(usize::from(ids[at]), id, "{router:?} row {row} rank {rank}");
             assert!(
-                (f64::from(weights[at]) - weight).abs() < 2e-6 * weight.max(0.1),
+                (f64::from(weights[at]) - weight).abs() < 2e-6 * weight.abs().max(0.1),
                 "{router:?}: {} for {weight}",
                 weights[at]
             );
@@ -90,17 +92,24 @@ fn check(router: &Router<'_>, rows: usize) {
 #[test]
 fn every_gating() {
     for (experts, top_k) in [(8, 2), (60, 4), (128, 8), (512, 10), (5, 5), (1, 1)] {
-        let bias: Vec<f32> = numbers(experts, 12);
+        let [logit_bias, choice_bias, scales] = [12, 13, 14].map(|seed| numbers(experts, seed));
         for gating in [
             Gating::Softmax,
             Gating::Sigmoid,
             Gating::SoftmaxOfChosen,
             Gating::SqrtSoftplus,
         ] {
-            for (bias, renormalise, scale) in [
-                (None, true, 1.0),
-                (None, false, 2.5),
-                (Some(&bias[..]), true, 1.5),
+            for ([bias, choice_bias, expert_scale], renormalise, scale) in [
+                ([None; 3], true, 1.0),
+                ([None; 3], false, 2.5),
+                ([None, Some(&choice_bias[..]), None], true, 1.5),
+                ([Some(&logit_bias[..]), None, None], true, 1.0),
+                ([None, None, Some(&scales[..])], true, 1.0),
+                (
+                    [&logit_bias, &choice_bias, &scales].map(|of| Some(&of[..])),
+                    false,
+                    2.5,
+                ),
             ] {
                 check(
                     &Router {
@@ -108,6 +117,8 @@ fn every_gating() {
                         top_k,
                         gating,
                         bias,
+                        choice_bias,
+                        expert_scale,
                         renormalise,
                         scale,
                     },
@@ -125,6 +136,8 @@ fn equal_logits_go_to_the_lower_number() {
         top_k: 3,
         gating: Gating::Softmax,
         bias: None,
+        choice_bias: None,
+        expert_scale: None,
         renormalise: true,
         scale: 1.0,
     };
@@ -193,6 +206,12 @@ fn combining_goes_by_rank() {
             results: &shared,
             gate: None,
         };
+        let (of, ids) = (
+            numbers(4 * width, 5),
+            (0..rows * top_k).map(|at| (at % 4) as u16),
+        );
+        let ids: Vec<u16> = ids.collect();
+        let bias = (rows != 3).then_some(ExpertBias { of: &of, ids: &ids });
         for shared in [
             None,
             Some(plain),
@@ -206,6 +225,7 @@ fn combining_goes_by_rank() {
                 top_k,
                 weights: &weights,
                 results: &results,
+                bias,
                 shared,
             };
             for isa in Isa::available() {
@@ -216,8 +236,12 @@ fn combining_goes_by_rank() {
                         let (row, channel) = (at / width, at % width);
                         let mut want = 0.0f32;
                         for rank in 0..top_k {
-                            want = weights[row * top_k + rank]
-                                .mul_add(results[(row * top_k + rank) * width + channel], want);
+                            let place = row * top_k + rank;
+                            let mut result = results[place * width + channel];
+                            if bias.is_some() {
+                                result += of[usize::from(ids[place]) * width + channel];
+                            }
+                            want = weights[place].mul_add(result, want);
                         }
                         if let Some(shared) = shared {
                             let weight = shared

@@ -4,8 +4,8 @@ use cudarc::driver::result;
 
 use super::{
     Act, Cuda, CudaError, During, ExpertSums, ExpertWeights, Experts, Forms, Grid, Pending, Ready,
-    RouteShape, form_of, launch, mask,
-    products::{From, Target},
+    RouteShape, RouteWeights, form_of, launch, mask,
+    products::{From, GateBias, Target},
 };
 use crate::{
     backend::SharedExpert,
@@ -48,8 +48,18 @@ struct UsedGroups {
 #[repr(C)]
 struct ExpertMatrix {
     at: u64,
+    bias: u64,
     ty: u32,
     padding: u32,
+}
+
+/// `struct Vectors` of `kernels/route.cu`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RouteVectors {
+    bias: u64,
+    choice_bias: u64,
+    scale: u64,
 }
 
 /// `struct SharedMatrices` of `kernels/expert_matvec.cu`.
@@ -97,8 +107,14 @@ impl Ready {
     }
 
     /// Chooses every row's experts, and groups the rows if that is one kernel with it.
-    pub(super) fn route(&mut self, shape: &RouteShape) -> Result<(), CudaError> {
+    pub(super) fn route(&mut self, weights: &RouteWeights<Cuda>) -> Result<(), CudaError> {
         let now = self.now();
+        let shape = &weights.shape;
+        let vectors = RouteVectors {
+            bias: self.vector(weights.bias.as_ref()),
+            choice_bias: self.vector(weights.choice_bias.as_ref()),
+            scale: self.vector(weights.expert_scale.as_ref()),
+        };
         let kernels = self.kernels.route(shape);
         let (logits, normalise) = (self.act(Act::Router), u32::from(shape.normalise));
         let choices = self.choices();
@@ -109,7 +125,7 @@ impl Ready {
             // SAFETY: the parameters of `route_group`; choices and groups have room for the rows.
             return unsafe {
                 launch!(&self.queue, route_group, grid;
-                    logits, 0u64, normalise, shape.scale, choices, self.groups(), now.tables)
+                    logits, vectors, normalise, shape.scale, choices, self.groups(), now.tables)
             };
         }
         let blocks = now.rows.div_ceil(kernels.route_rows);
@@ -117,7 +133,7 @@ impl Ready {
         // SAFETY: the parameters of `route`, likewise.
         unsafe {
             launch!(&self.queue, &kernels.route, grid;
-                logits, 0u64, normalise, shape.scale, choices, now.tables)
+                logits, vectors, normalise, shape.scale, choices, now.tables)
         }
     }
 
@@ -233,8 +249,9 @@ impl Ready {
             hidden: self.at(experts.shared_gate),
             outputs: self.at(experts.shared_outputs),
         });
-        let matrix = |experts: &Experts| ExpertMatrix {
+        let matrix = |experts: &Experts, part: usize| ExpertMatrix {
             at: self.weight(experts.table),
+            bias: self.vector(weights.bias.as_ref().map(|bias| &bias[part])),
             ty: experts.ty as u32,
             padding: 0,
         };
@@ -256,7 +273,7 @@ impl Ready {
         // SAFETY: the parameters of `expert_gate_up`; the intermediates have room for all places.
         unsafe {
             launch!(&self.queue, &kernel.gate_up, grid;
-                groups, matrix(&weights.gate), matrix(&weights.up), inputs as u32, weights.width as u32, all_forms, hidden,
+                groups, matrix(&weights.gate, 0), matrix(&weights.up, 1), inputs as u32, weights.width as u32, all_forms, hidden,
                 shared_matrices, from.live)
         }?;
         let grid = Grid::new([down_parts, rows, 1], kernel.threads)
@@ -265,7 +282,7 @@ impl Ready {
         // SAFETY: the parameters of `expert_down`; the outputs have room for all places.
         unsafe {
             launch!(&self.queue, &kernel.down, grid;
-                groups, matrix(&weights.down), self.width as u32, weights.width as u32, hidden, self.at(experts.outputs),
+                groups, matrix(&weights.down, 2), self.width as u32, weights.width as u32, hidden, self.at(experts.outputs),
                 shared_matrices, from.live)
         }
     }
@@ -308,7 +325,8 @@ impl Ready {
                 forms.narrow
             }
         };
-        if weights.gate.ty == weights.up.ty {
+        let fused = weights.gate.ty == weights.up.ty && weights.bias.is_none();
+        if fused {
             let kernel = &gate_kernels.gate_up;
             let blocks = width.div_ceil(gate_kernels.tile_outputs / 2);
             let grid = self
@@ -339,10 +357,19 @@ impl Ready {
             let all = used * self.now().rows;
             let grid = Grid::new([width.div_ceil(512), all, 1], 64);
             let places = self.place_tables();
+            let [gate_bias, up_bias] = match &weights.bias {
+                Some([gate, up, _]) => [gate, up].map(|bias| self.vector(Some(bias))),
+                None => [0; 2],
+            };
+            let bias = GateBias {
+                gate: gate_bias,
+                up: up_bias,
+                ids: self.choices().ids,
+            };
             // SAFETY: the parameters of `swiglu`, over places in place of rows; only floats are written.
             unsafe {
                 launch!(&self.queue, &self.kernels.swiglu, grid;
-                    hidden, up, width as u32, Acts::default(), Acts::default(), mask::FLOAT, places)
+                    hidden, up, width as u32, bias, Acts::default(), Acts::default(), mask::FLOAT, places)
             }?;
         }
         let (forms, form) = (self.hidden_forms(), kind(&weights.down));
@@ -353,9 +380,7 @@ impl Ready {
             launch!(&self.queue, &self.kernels.quantise, grid;
                 hidden, width as u64, width as u32, form, forms.wide, forms.narrow, live_places)
         }?;
-        if down_kernels.matrix.tile_rows != gate_kernels.matrix.tile_rows
-            || weights.gate.ty != weights.up.ty
-        {
+        if down_kernels.matrix.tile_rows != gate_kernels.matrix.tile_rows || !fused {
             self.tiles(down_kernels.matrix.tile_rows)?;
         }
         self.expert_product(
@@ -365,7 +390,18 @@ impl Ready {
             self.at(experts.outputs),
             weights,
             1,
-        )
+        )?;
+        let Some([_, _, bias]) = &weights.bias else {
+            return Ok(());
+        };
+        let all = used * self.now().rows;
+        let grid = Grid::new([self.width.div_ceil(1024), all, 1], 128);
+        let (ids, places) = (self.choices().ids, self.place_tables());
+        // SAFETY: the parameters of `bias`, over places in place of rows; the outputs have room for all places.
+        unsafe {
+            launch!(&self.queue, &self.kernels.bias, grid;
+                self.at(experts.outputs), self.vector(Some(bias)), ids, self.width as u32, places)
+        }
     }
 
     /// Lists the tiles of at most `tile_rows` places of one expert each.

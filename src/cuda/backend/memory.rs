@@ -9,6 +9,7 @@ use super::{
     Ready, Room, head::Results, layout,
 };
 use crate::{
+    backend::shape::Rope,
     cpu::kernels::ActKind,
     cuda::{
         compile::default_cache,
@@ -83,7 +84,7 @@ impl Plan {
 /// Where each attention layer's pages begin, and what they take together.
 fn kv_parts(needs: &Needs, room: &Room) -> (Vec<usize>, usize) {
     let shapes = needs.attention.iter();
-    parts(shapes.map(|shape| room.pages * layout::page_bytes(&shape.kv, room.kv_type)))
+    parts(shapes.map(|shape| room.pages_of(shape) * layout::page_bytes(&shape.kv, room.kv_type)))
 }
 
 /// Where each delta net's states begin, and what they take together.
@@ -256,7 +257,7 @@ fn with_chunk(room: Room, rows: usize) -> Room {
 
 /// Cosines and sines of every position, once for every kind of rotation.
 pub(in crate::cuda) struct Rotations<'a> {
-    kinds: Vec<&'a [f64]>,
+    kinds: Vec<&'a Rope>,
     starts: Vec<usize>,
     positions: usize,
     /// Floats of all of them.
@@ -265,11 +266,10 @@ pub(in crate::cuda) struct Rotations<'a> {
 
 impl<'a> Rotations<'a> {
     fn new(needs: &'a Needs, positions: usize) -> Self {
-        let mut kinds: Vec<&[f64]> = Vec::new();
+        let mut kinds: Vec<&Rope> = Vec::new();
         for shape in &needs.attention {
-            let frequencies = shape.rope.frequencies.as_slice();
-            if !kinds.contains(&frequencies) {
-                kinds.push(frequencies);
+            if !kinds.contains(&&shape.rope) {
+                kinds.push(&shape.rope);
             }
         }
         let mut values = 0;
@@ -277,7 +277,7 @@ impl<'a> Rotations<'a> {
             .iter()
             .map(|kind| {
                 let start = values;
-                values += 2 * kind.len() * positions;
+                values += 2 * kind.frequencies.len() * positions;
                 start
             })
             .collect();
@@ -289,20 +289,22 @@ impl<'a> Rotations<'a> {
         }
     }
 
-    /// Where the table of these frequencies begins, in floats.
-    pub(in crate::cuda) fn start(&self, frequencies: &[f64]) -> usize {
-        let kind = self.kinds.iter().position(|kind| *kind == frequencies);
+    /// Where the table of this rotation begins, in floats.
+    pub(in crate::cuda) fn start(&self, rope: &Rope) -> usize {
+        let kind = self.kinds.iter().position(|kind| *kind == rope);
         kind.map_or(0, |kind| self.starts[kind])
     }
 
     /// **Shapes**: `[positions, 2, n / 2] f32`, cosines, then sines: as the CPU computes them, angles in f64 from f32 frequencies.
     fn send(&self, to: &DeviceMemory) -> Result<(), CudaError> {
         for (kind, start) in self.kinds.iter().zip(&self.starts) {
-            let mut table = Vec::with_capacity(2 * kind.len() * self.positions);
+            let of = &kind.frequencies;
+            let mut table = Vec::with_capacity(2 * of.len() * self.positions);
+            let scaled = |x: f64| x as f32 * kind.magnitude;
             for position in 0..self.positions {
                 let angle = |frequency: &f64| position as f64 * f64::from(*frequency as f32);
-                table.extend(kind.iter().map(|frequency| angle(frequency).cos() as f32));
-                table.extend(kind.iter().map(|frequency| angle(frequency).sin() as f32));
+                table.extend(of.iter().map(|frequency| scaled(angle(frequency).cos())));
+                table.extend(of.iter().map(|frequency| scaled(angle(frequency).sin())));
             }
             // SAFETY: the memory has room for all tables.
             unsafe { result::memcpy_htod_sync(to.address() + 4 * *start as u64, &table) }

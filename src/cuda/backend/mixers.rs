@@ -1,7 +1,8 @@
 //! Token mixers: attention over the paged cache and the gated delta net over the slots' states.
 
 use super::{
-    Act, AttentionWeights, Cuda, CudaError, DeltaWeights, Grid, Ready, launch, layout::SHORT_ROWS,
+    Act, AttentionWeights, Cuda, CudaError, DeltaWeights, Grid, Ready, launch,
+    layout::{SHORT_ROWS, SPLIT},
 };
 use crate::{
     backend::shape::BetaDecay,
@@ -87,11 +88,12 @@ impl Ready {
                 now.tables, query, self.act(Act::Key), self.act(Act::Value), query_bias, key_bias, value_bias, query_norm, key_norm,
                 turns, shape.eps, shape.clamp.unwrap_or(0.0), cache, page)
         }?;
+        let sinks = self.vector(weights.sinks.as_ref());
         if now.few() {
-            self.attend_few(kernels, cache, page)?;
+            self.attend_few(kernels, cache, page, sinks)?;
             self.formed = Some(Act::Mixed);
         } else {
-            self.attend_many(kernels, cache, page)?;
+            self.attend_many(kernels, cache, page, sinks)?;
             if self.formed == Some(Act::Mixed) {
                 self.formed = None;
             }
@@ -104,6 +106,7 @@ impl Ready {
         kernels: &AttentionKernels,
         cache: u64,
         page: u64,
+        sinks: u64,
     ) -> Result<(), CudaError> {
         let now = self.now();
         let shape = &kernels.shape;
@@ -114,7 +117,10 @@ impl Ready {
         let splits_max = self.layout.splits as u32;
         // with more rows and heads fewer blocks share a row's splits: the device is full anyway
         let blocks = 4 * self.processors / (shape.kv.heads * now.rows);
-        let splits = now.splits.min(blocks.max(1));
+        let seen = shape
+            .window
+            .map_or(now.splits, |window| now.splits.min(window / SPLIT + 2));
+        let splits = seen.min(blocks.max(1));
         let grid = Grid::new([splits, shape.kv.heads, now.rows], kernels.decode_threads);
         let query = self.act(Act::Query);
         // SAFETY: the parameters of `attention_decode`; the scratch has room for all splits of few rows.
@@ -128,7 +134,7 @@ impl Ready {
         // SAFETY: the parameters of `attention_combine`.
         unsafe {
             launch!(&self.queue, &kernels.combine, grid;
-                now.tables, 0u32, query, values, states, splits_max, self.act(Act::Mixed), self.forms_for(width), forms.wide, forms.narrow)
+                now.tables, 0u32, query, values, states, splits_max, sinks, self.act(Act::Mixed), self.forms_for(width), forms.wide, forms.narrow)
         }
     }
 
@@ -137,6 +143,7 @@ impl Ready {
         kernels: &AttentionKernels,
         cache: u64,
         page: u64,
+        sinks: u64,
     ) -> Result<(), CudaError> {
         let now = self.now();
         let shape = &kernels.shape;
@@ -147,7 +154,7 @@ impl Ready {
         // SAFETY: the parameters of `attention_prompt`.
         unsafe {
             launch!(&self.queue, &kernels.prompt.kernel, grid;
-                now.tables, 0u32, self.act(Act::Query), cache, page, shape.scale, self.act(Act::Mixed))
+                now.tables, 0u32, self.act(Act::Query), cache, page, shape.scale, sinks, self.act(Act::Mixed))
         }
     }
 

@@ -30,6 +30,15 @@ struct MatvecMatrix {
     unused: u32,
 }
 
+/// `struct GateBias` of `kernels/swiglu.cu`; zeros where there are no biases.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct GateBias {
+    pub(super) gate: u64,
+    pub(super) up: u64,
+    pub(super) ids: u64,
+}
+
 /// Where rows come from: floats, a row every `stride` values, and their forms.
 #[derive(Clone, Copy)]
 pub(super) struct From {
@@ -133,6 +142,17 @@ impl Ready {
         Ok(())
     }
 
+    /// Adds `bias` to every row of `act`.
+    pub(super) fn bias(&mut self, act: Act, bias: &Vector) -> Result<(), CudaError> {
+        let now = self.now();
+        let grid = Grid::new([bias.len.div_ceil(1024), now.rows, 1], 128);
+        // SAFETY: the parameters of `bias`; the buffer has room for the rows.
+        unsafe {
+            launch!(&self.queue, &self.kernels.bias, grid;
+                self.act(act), self.weight(bias.at), 0u64, bias.len as u32, now.tables)
+        }
+    }
+
     pub(super) fn swiglu_of(
         &self,
         now: Now,
@@ -145,7 +165,7 @@ impl Ready {
         // SAFETY: the parameters of `swiglu`; gate, up and forms have room for the rows.
         unsafe {
             launch!(&self.queue, &self.kernels.swiglu, grid;
-                gate, up, width as u32, forms.wide, forms.narrow, self.forms_for(width), now.tables)
+                gate, up, width as u32, GateBias::default(), forms.wide, forms.narrow, self.forms_for(width), now.tables)
         }
     }
 

@@ -60,6 +60,7 @@ impl Loader<'_> {
             embed: self.plain(units.embed, "embed")?,
             quantise: self.plain(units.quantise, "quantise_rows")?,
             swiglu: self.plain(units.swiglu, "swiglu")?,
+            bias: self.plain(units.bias, "bias")?,
             norms: self.norms(units)?,
             choose: self.plain(units.choose, "choose")?,
             routes: needs
@@ -157,7 +158,7 @@ impl Loader<'_> {
             decode_threads,
             combine: self.plain(decode, "attention_combine")?,
             prompt: self.tile(prompt, "attention_prompt", tile_rows, threads, shared)?,
-            turns: rotations.start(&shape.rope.frequencies),
+            turns: rotations.start(&shape.rope),
             shape,
         })
     }

@@ -1,8 +1,12 @@
 //! The macros of a model's shapes: what routing, attention and the delta net are compiled with.
 
 use crate::{
-    backend::shape::{
-        AttentionShape, BetaDecay, DeltaShape, Gating, HeadMap, KvType, QkNorm, RopePairs,
+    backend::{
+        Needs, Room,
+        shape::{
+            Activation, AttentionShape, BetaDecay, DeltaShape, Gating, HeadMap, KvType, QkNorm,
+            RopePairs,
+        },
     },
     cuda::{
         device::Device,
@@ -36,15 +40,32 @@ fn line_warps(shape: &AttentionShape, kv: KvType, device: &Device) -> usize {
     [4, 2, 1].into_iter().find(fits).unwrap_or(1)
 }
 
+/// What becomes of gates, where it is not the usual.
+pub(super) fn activation_macros(needs: &Needs) -> Macros {
+    match needs.activations.first() {
+        None | Some(Activation::SwiGlu) => Macros::default(),
+        Some(Activation::ClampedSwiGlu) => Macros::default().with("ACTIVATION", 1),
+        Some(Activation::GeGlu) => Macros::default().with("ACTIVATION", 2),
+    }
+}
+
 /// Of `kernels/attention_*.cu`.
-pub(super) fn attention_macros(shape: &AttentionShape, kv: KvType, device: &Device) -> Macros {
+pub(super) fn attention_macros(shape: &AttentionShape, room: &Room, device: &Device) -> Macros {
+    let kv = room.kv_type;
     let kv_type = match kv {
         KvType::F32 => 0,
         KvType::F16 => 1,
         KvType::Q8_0 => 2,
     };
     let rope = &shape.rope;
-    Macros::default()
+    let mut macros = Macros::default();
+    if let (Some(window), Some(ring)) = (shape.window, shape.ring_pages(room.rows)) {
+        macros = macros.with("WINDOW", window).with("RING", ring);
+    }
+    if shape.sinks {
+        macros = macros.with("SINKS", 1);
+    }
+    macros
         .with("HEAD_DIM", shape.kv.head_dim)
         .with("KV_HEADS", shape.kv.heads)
         .with("HEADS", shape.heads)

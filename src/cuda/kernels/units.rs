@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     BUCKETS,
-    macros::{attention_macros, delta_macros, gating},
+    macros::{activation_macros, attention_macros, delta_macros, gating},
     products::Kinds,
 };
 use crate::{
@@ -67,6 +67,7 @@ pub(super) struct Units {
     pub(super) embed: UnitId,
     pub(super) quantise: UnitId,
     pub(super) swiglu: UnitId,
+    pub(super) bias: UnitId,
     pub(super) norm: UnitId,
     pub(super) combine: UnitId,
     pub(super) choose: UnitId,
@@ -127,6 +128,10 @@ fn matmul(ty: BlockType) -> (Source, Macros) {
 impl ExpertUnits {
     fn new(set: &mut Set, device: &Device, types: &Types, needs: &Needs) -> Self {
         let mut known = typed(&types.expert_rows).with("FIXED_K", needs.residual);
+        known = known.and(activation_macros(needs));
+        if needs.expert_bias {
+            known = known.with("EXPERT_BIAS", 1);
+        }
         if let [width] = needs.routed_widths[..] {
             known = known.with("FIXED_WIDTH", width);
         }
@@ -152,6 +157,7 @@ impl ExpertUnits {
             matmul: integers
                 .map(|ty| {
                     let macros = Macros::default().with("TYPE", ty.label());
+                    let macros = macros.and(activation_macros(needs));
                     (*ty, set.add(sources::EXPERT_MATMUL, macros))
                 })
                 .collect(),
@@ -185,7 +191,8 @@ impl Units {
         Self {
             embed: set.add(sources::EMBED, typed(&types.dense)),
             quantise: set.add(sources::QUANTISE, Macros::default()),
-            swiglu: set.add(sources::SWIGLU, Macros::default()),
+            swiglu: set.add(sources::SWIGLU, activation_macros(needs)),
+            bias: set.add(sources::BIAS, Macros::default()),
             norm: set.add(sources::NORM, rows.clone()),
             combine: set.add(sources::COMBINE, rows),
             choose: set.add(sources::CHOOSE, choose),
@@ -208,7 +215,7 @@ impl Units {
                         sources::ATTENTION_DECODE,
                         sources::ATTENTION_PROMPT,
                     ]
-                    .map(|source| set.add(source, attention_macros(shape, room.kv_type, device)))
+                    .map(|source| set.add(source, attention_macros(shape, room, device)))
                 })
                 .collect(),
             delta: needs.delta.first().map(|shape| {

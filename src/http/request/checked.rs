@@ -51,10 +51,20 @@ impl Generation {
     ///
     /// **Errors**: [`ApiError::BadField`].
     pub fn chat(mut body: Body, defaults: &Sampling) -> Result<Self, ApiError> {
+        let mut variables = object("chat_template_kwargs", body.chat_template_kwargs.take())?;
+        // what the request says of the template itself wins
+        if let Some(effort) = body.reasoning_effort.take() {
+            variables.entry("reasoning_effort").or_insert(effort.into());
+        }
+        if let Some(thinking) = body.enable_thinking {
+            variables
+                .entry("enable_thinking")
+                .or_insert(thinking.into());
+        }
         let prompt = Prompt::Chat {
             messages: messages(body.messages.take())?,
             tools: list("tools", body.tools.take())?,
-            variables: object("chat_template_kwargs", body.chat_template_kwargs.take())?,
+            variables,
         };
         let wanted = match body.logprobs {
             Some(LogprobsWanted::Count(_)) => {

@@ -72,6 +72,10 @@ pub struct Body {
     pub min_tokens: Option<usize>,
     /// Passed to the template.
     pub tools: Option<Tree>,
+    /// How much the model shall think: for the template.
+    pub reasoning_effort: Option<String>,
+    /// Whether it shall think at all: for the template.
+    pub enable_thinking: Option<bool>,
     /// Variables for the template.
     pub chat_template_kwargs: Option<Tree>,
 }

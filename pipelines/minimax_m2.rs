@@ -1,0 +1,38 @@
+//! MiniMax-M2 (`minimax-m2`): queries and keys are normed over the whole projection and rotated in half of a head, sigmoid experts.
+
+use crate::{
+    backend::{
+        Backend,
+        shape::{Activation, Gating, QkNorm},
+    },
+    model::loader::{LoadError, Loader},
+    op::{
+        Block, Layer,
+        attention::{Attention, AttentionKind},
+        experts::Experts,
+        norm::Norm,
+        place::Place,
+        residual::Add,
+        route::Route,
+    },
+};
+
+const ATTENTION: AttentionKind = AttentionKind {
+    qk_norm: Some(QkNorm::FullWidth),
+    ..AttentionKind::PLAIN
+};
+
+/// x += attention(norm(x)); x += experts(norm(x)).
+pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
+    let route = Route::load(from, at, Gating::Sigmoid, true)?;
+    let chosen = route.shape();
+    Ok(Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
+        .then(Attention::load(from, at, ATTENTION)?)
+        .then(Add)
+        .then(Norm::load(from, &format!("{at}.ffn_norm"))?)
+        .then(route)
+        .then(Place(chosen))
+        .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
+        .then(Add)
+        .block())
+}
