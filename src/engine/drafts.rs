@@ -81,8 +81,8 @@ pub(super) struct Terms<'a> {
     pub(super) costs: &'a Costs,
     /// Of a window of all sequences that decode; None if nobody may guess, or nothing is known yet.
     pub(super) rows: Option<RowCosts>,
-    /// **Units**: seconds. What a window may take in any case.
-    pub(super) calm: f64,
+    /// **Units**: seconds. What a window may take because of guesses.
+    pub(super) window_max: f64,
     /// Guesses that a sequence may have.
     pub(super) depth_max: usize,
     /// Of these, as many can be predicted.
@@ -153,7 +153,7 @@ impl Drafts {
         };
         let bill = |each: f64| {
             let attention = |depth| terms.costs.attention(Load::of(depth, position));
-            Bill::new(rows, terms.calm, |depth| {
+            Bill::new(rows, terms.window_max, |depth| {
                 attention(depth) + each * depth as f64
             })
         };

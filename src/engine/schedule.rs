@@ -161,6 +161,8 @@ struct Window<'a> {
     now: &'a Situation<'a>,
     /// In it so far.
     load: Load,
+    /// Of that, what streams have in it whatever is guessed: a row each.
+    plain: Load,
     /// Rows with logits that still fit.
     logits_rows: usize,
     /// The longest that a stream in it has waited.
@@ -181,6 +183,7 @@ impl<'a> Window<'a> {
         Self {
             now,
             load: Load::default(),
+            plain: Load::default(),
             logits_rows: now.room.logits_rows,
             waited: Duration::ZERO,
             left_out: false,
@@ -198,15 +201,15 @@ impl<'a> Window<'a> {
             if self.load.rows + rows <= self.now.room.decode_rows && rows <= self.logits_rows {
                 self.logits_rows -= rows;
                 self.waited = self.waited.max(demand.waited);
+                self.plain = self.plain.with(Load::of(1, demand.first));
                 self.put(demand, rows, plan);
             } else {
                 self.left_out = true;
             }
         }
-        // Where windows alone take most of the pause, prompts still have most of the time. What they have not been seen to take counts
-        // against the prompts.
-        let own = self.now.costs.window_typical(self.load);
-        self.limit = self.limit.max(3 * own);
+        // What they have not been seen to take counts against the prompts.
+        let own = self.now.costs.window_typical(self.plain);
+        self.limit = pause_max(self.now.gap_max, own);
         if self.load.rows > 0 {
             self.calm = (own * 5 / 2).max(self.now.gap_max / 20);
         }
@@ -278,15 +281,40 @@ impl<'a> Window<'a> {
     }
 
     /// What a slice may take, so that one and a window fit into the longest pause: smaller chunks cost a prompt more than windows between
-    /// its slices.
+    /// its slices. Guesses get what it leaves of the pause.
     fn slice_max(&self) -> Duration {
-        let window = self.now.costs.window(self.load);
+        let window = self.now.costs.window(self.plain);
         usable_with_slices(self.limit).saturating_sub(window) / self.slices()
     }
 
     /// How many slices it waits for if one more is begun.
     fn slices(&self) -> u32 {
         u32::try_from(1 + self.now.room.slices_ahead).unwrap_or(u32::MAX)
+    }
+}
+
+/// The longest pause of streams whose windows typically take `own`: where these alone take most of the target, prompts still have most of
+/// the time.
+fn pause_max(gap_max: Duration, own: Duration) -> Duration {
+    gap_max.max(3 * own)
+}
+
+/// What a window may take because of guesses in it, where streams with a load of `plain` would have it to themselves or wait for slices that
+/// take `slice` before it: half the target or twice what it takes without guesses, but no more than the longest pause has room for.
+pub(super) fn window_max(
+    costs: &Costs,
+    gap_max: Duration,
+    plain: Load,
+    slice: Option<Duration>,
+) -> Duration {
+    let own = costs.window_typical(plain);
+    let most = (gap_max / 2).max(2 * own);
+    match slice {
+        None => most,
+        Some(slice) => {
+            let pause = usable_with_slices(pause_max(gap_max, own));
+            most.min(pause.saturating_sub(slice))
+        }
     }
 }
 

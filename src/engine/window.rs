@@ -14,7 +14,7 @@ use super::{
     drafts::{RowCosts, Terms},
     executor::{Executor, Lane, Progress, Slot, Span, Torn},
     request::EngineError,
-    schedule::{Next, RIDES_MAX, Share, Situation, schedule},
+    schedule::{Next, RIDES_MAX, Share, Situation, schedule, window_max},
     steps::Step,
 };
 
@@ -133,14 +133,22 @@ impl<E: Executor> Engine<E> {
         let started = self.executor.now();
         self.admit();
         let decoding = self.active.iter().flatten();
-        let decoding = decoding.filter(|active| active.decodes()).count();
-        let guesses = decoding > 0 && self.board.depth_max > 0;
+        let decoding = decoding.filter(|active| active.decodes());
+        let plain = decoding.fold(Load::default(), |load, active| {
+            load.with(Load::of(1, active.request.sequence.computed()))
+        });
+        let pass_rows = self.flights[Lane::Prompt as usize]
+            .as_ref()
+            .map(Flight::rows);
+        let guesses = plain.rows > 0 && self.board.depth_max > 0;
+        let slice = pass_rows.map(|rows| self.costs.slice(rows));
+        let slice = slice.map(|slice| slice * (1 + self.room.slices_ahead) as u32);
         let terms = Terms {
             costs: &self.costs,
             rows: guesses
-                .then(|| RowCosts::new(&self.costs, decoding))
+                .then(|| RowCosts::new(&self.costs, plain.rows))
                 .flatten(),
-            calm: self.gap_max.as_secs_f64() / 2.0,
+            window_max: window_max(&self.costs, self.gap_max, plain, slice).as_secs_f64(),
             depth_max: self.board.depth_max,
             predicted_max: if self.board.capacity.predicts {
                 self.board.depth_max
@@ -160,9 +168,7 @@ impl<E: Executor> Engine<E> {
             room: self.room,
             costs: &self.costs,
             gap_max: self.gap_max,
-            pass_rows: self.flights[Lane::Prompt as usize]
-                .as_ref()
-                .map(Flight::rows),
+            pass_rows,
             slice_owed: self.slice_owed,
             rides_left: self.rides_left,
         };

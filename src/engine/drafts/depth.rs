@@ -73,8 +73,8 @@ pub(super) struct Bill {
 }
 
 impl Bill {
-    /// In a window that may take as long as `calm` or twice as long as without guesses; so many guesses cost what `besides` says on top of what rows do.
-    pub(super) fn new(rows: &RowCosts, calm: f64, besides: impl Fn(usize) -> f64) -> Self {
+    /// In a window that may take as long as `window_max`; so many guesses cost what `besides` says on top of what rows do.
+    pub(super) fn new(rows: &RowCosts, window_max: f64, besides: impl Fn(usize) -> f64) -> Self {
         let mut more = rows.more;
         for (depth, more) in (1..).zip(&mut more) {
             *more += besides(depth);
@@ -82,7 +82,7 @@ impl Bill {
         Self {
             own: rows.own,
             more,
-            more_max: (calm / rows.sequences as f64 - rows.own).max(rows.own),
+            more_max: window_max / rows.sequences as f64 - rows.own,
         }
     }
 
@@ -155,10 +155,11 @@ mod tests {
     fn no_window_becomes_long_because_of_guesses() {
         let costs = costs(50_000.0, 50_000.0); // 100 ms a window, half as much a row
         let rows = RowCosts::new(&costs, 1).unwrap();
-        let depth = |calm| {
-            let bill = Bill::new(&rows, calm, |_| 0.0);
+        let depth = |window_max| {
+            let bill = Bill::new(&rows, window_max, |_| 0.0);
             bill.best([1.0; DEPTH_MAX].into_iter()).depth
         };
-        assert_eq!((depth(0.075), depth(0.31), depth(9.0)), (2, 4, DEPTH_MAX));
+        let depths = [0.05, 0.16, 0.21, 0.31, 9.0].map(depth);
+        assert_eq!(depths, [0, 1, 2, 4, DEPTH_MAX]);
     }
 }
