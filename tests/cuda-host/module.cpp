@@ -30,11 +30,28 @@ static auto& modules = *new Registry<Module>("modules");
 
 // ---- the threads that run blocks
 
-static thread_local void* memory = nullptr;
+/// What a thread needs to run blocks. It is many mappings, of which a process may have so many only: threads that end leave it to those that come.
+struct Room {
+    void* at = nullptr;
+
+    Room() {
+        std::lock_guard<std::mutex> guard(lock());
+        if (!left().empty()) at = left().back(), left().pop_back();
+    }
+    ~Room() {
+        std::lock_guard<std::mutex> guard(lock());
+        if (at) left().push_back(at);
+    }
+
+private:
+    static std::mutex& lock() { static auto* it = new std::mutex; return *it; }
+    static std::vector<void*>& left() { static auto* all = new std::vector<void*>; return *all; }
+};
+static thread_local Room memory;
 static struct sigaction previous;
 
 static void on_fault(int, siginfo_t* info, void* context) {
-    host::explain_segv(info, context, (host::Block*)memory);
+    host::explain_segv(info, context, (host::Block*)memory.at);
     sigaction(SIGSEGV, &previous, nullptr);
 }
 
@@ -64,7 +81,7 @@ struct Job {
     u64 next = 0;
     void work() {
         prepare_thread();
-        kernel->blocks(grid, block, shared_bytes, params, &next, &memory);
+        kernel->blocks(grid, block, shared_bytes, params, &next, &memory.at);
     }
 };
 
