@@ -313,7 +313,10 @@ pub(super) fn window_max(
         None => most,
         Some(slice) => {
             let pause = usable_with_slices(pause_max(gap_max, own));
-            most.min(pause.saturating_sub(slice))
+            // who guesses counts on windows that are not interrupted
+            let unsteady = costs.window(plain).as_secs_f64() / own.as_secs_f64();
+            let room = pause.saturating_sub(slice).as_secs_f64() / unsteady.max(1.0);
+            most.min(Duration::from_secs_f64(room))
         }
     }
 }
