@@ -236,6 +236,43 @@ fn a_window_comes_before_the_slice_that_would_make_it_late() {
 }
 
 #[test]
+fn guesses_do_not_lengthen_the_pause() {
+    let costs = costs(&[(32, 4)], &[(1, 10), (8, 40)]);
+    let busy = Situation {
+        pass_rows: Some(32),
+        ..situation(ROOM, &costs)
+    };
+    // a window with guesses is late where one without would not be
+    check_in(&busy, &[(D, 0)], Slice, &[]);
+    let guesses = Want::Decode { rows: 8 };
+    check_in(&busy, &[(guesses, 0)], Beside, &[(0, 8)]);
+}
+
+#[test]
+fn guesses_get_what_slices_leave_of_the_pause() {
+    let check = |windows: &[u32], gap_max: u32, slice: Option<u32>, expected_us: u32| {
+        let mut costs = Costs::default();
+        windows
+            .iter()
+            .for_each(|ms| costs.note_window(load(1), *ms * MS));
+        let slice = slice.map(|ms| ms * MS);
+        let found = window_max(&costs, gap_max * MS, load(1), slice);
+        assert_eq!(found.as_micros(), u128::from(expected_us), "{windows:?}");
+    };
+    // alone: half the target, or two windows
+    check(&[10], 100, None, 50_000);
+    check(&[60], 100, None, 120_000);
+    // beside slices: 75 % of the target, or of three windows, less a slice
+    check(&[10], 100, Some(40), 35_000);
+    check(&[60], 100, Some(40), 95_000);
+    check(&[10], 100, Some(99), 0);
+    // less where the second longest window takes half as much again as a typical one
+    check(&[10, 10, 10, 15, 15], 100, Some(45), 20_000);
+    // before anything is known
+    check(&[], 100, Some(40), 35_000);
+}
+
+#[test]
 fn short_prompts_do_not_wait_for_the_end_of_a_pass() {
     let costs = costs(&[(32, 5)], &[(1, 10), (16, 20)]);
     let room = Room {
