@@ -776,7 +776,10 @@ impl Streams {
         let mut next = (self.ngram_rows / count / 1000 * 1000) as u64;
         let mut rows = Vec::with_capacity(count);
         while rows.len() < count {
-            if (2..).take_while(|n| n * n <= next).all(|n| next % n != 0) {
+            if (2..)
+                .take_while(|n| n * n <= next)
+                .all(|n| !next.is_multiple_of(n))
+            {
                 rows.push(next);
             }
             next += 1;

@@ -165,7 +165,7 @@ fn several(header: &mut HeaderWriter, model: &Blueprint, streams: &Streams, laye
         .collect();
     let mut random = Random::new(model.vocabulary as u64, tokens as u64);
     let largest = i64::MAX as u64 / model.vocabulary as u64;
-    let multipliers: Vec<u64> = (0..tokens).map(|_| random.bits() % largest | 1).collect();
+    let multipliers: Vec<u64> = (0..tokens).map(|_| (random.bits() % largest) | 1).collect();
     header.set(&key("ple.head_vocab_sizes"), Entry::U64s(&sizes));
     header.set(&key("ple.head_offsets"), Entry::U64s(&offsets));
     header.set(&key("ple.layer_multipliers"), Entry::U64s(&multipliers));

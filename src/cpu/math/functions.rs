@@ -93,7 +93,7 @@ pub(crate) fn silu_of<R: Real>(x: R) -> R {
 #[inline(always)]
 pub(crate) fn gelu_of<R: Real>(x: R) -> R {
     let cubic = (x * x).mul_add(R::splat(0.044_715), R::splat(1.0));
-    let of = R::splat(1.595_769_1) * (x * cubic);
+    let of = R::splat(1.595_769) * (x * cubic);
     x * sigmoid_of(of)
 }
 
