@@ -85,6 +85,9 @@ fn check(like: &str, acceptance: f32) {
     // each place rests on as many tokens as the places before it were right for
     for (place, share) in shares.iter().enumerate() {
         let all = TOKENS as f32 * acceptance.powi(place as i32);
+        if all < 30.0 {
+            break;
+        }
         let deviation = (acceptance * (1.0 - acceptance) / all).sqrt();
         let error = (share - acceptance).abs();
         assert!(
