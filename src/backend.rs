@@ -397,6 +397,9 @@ pub trait Backend: Sized + 'static {
     /// Whether it computes prediction blocks.
     const PREDICTS: bool = false;
 
+    /// Whether it computes logits of few tokens ([`head_among`](Self::head_among)).
+    const SHORTLISTS: bool = false;
+
     /// Makes a matrix of the file usable. No copy where the backend reads the mapped file.
     fn matrix(
         &mut self,
@@ -613,7 +616,7 @@ pub trait Backend: Sized + 'static {
         among: &[Option<&[Token]>],
     ) -> Result<(), Self::Error> {
         let _ = (window, norm, outputs, softcap, among);
-        unreachable!("{} computes no prediction blocks", Self::NAME)
+        unreachable!("{} computes no logits of few tokens", Self::NAME)
     }
 
     /// Keeps the normed residual of these rows of a window, each as the hidden state of the position `ahead` positions after its own: of a slot the last

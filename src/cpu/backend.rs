@@ -314,6 +314,7 @@ impl Backend for Cpu {
     const SLICES_AHEAD: usize = 0;
     const LANES_ALIKE: bool = true;
     const PREDICTS: bool = true;
+    const SHORTLISTS: bool = true;
 
     type Error = CpuError;
     type Matrix = Matrix;

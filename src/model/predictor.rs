@@ -88,7 +88,7 @@ impl<B: Backend> Prediction<B> {
             let own_head = format!("{at}.nextn.shared_head_head.weight");
             let head = [own_head.as_str(), "output.weight", "token_embd.weight"];
             let head = head.into_iter().find(|name| from.has(name));
-            if let (Some(head), count @ 1..) = (head, self::frequent(vocab)) {
+            if let (Some(head), count @ 1.., true) = (head, self::frequent(vocab), B::SHORTLISTS) {
                 frequent = Some(from.first_rows(head, width, vocab, count)?);
             }
         }
