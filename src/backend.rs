@@ -6,7 +6,10 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use crate::{
-    engine::executor::{Outcome, Slot, Torn},
+    engine::{
+        executor::{Outcome, Slot, Torn},
+        request::Token,
+    },
     gguf::{Gguf, Tensor},
     ledger::Place,
     model::window::{Rows, Window},
@@ -394,6 +397,9 @@ pub trait Backend: Sized + 'static {
     /// Whether it computes prediction blocks.
     const PREDICTS: bool = false;
 
+    /// Whether it computes logits of few tokens ([`head_among`](Self::head_among)).
+    const SHORTLISTS: bool = false;
+
     /// Makes a matrix of the file usable. No copy where the backend reads the mapped file.
     fn matrix(
         &mut self,
@@ -598,6 +604,20 @@ pub trait Backend: Sized + 'static {
         output: &Self::Matrix,
         softcap: Option<f32>,
     ) -> Result<(), Self::Error>;
+
+    /// Computes, as [`head`](Self::head), the logits of the rows that are asked, but where `among` names tokens those of the first tokens and of these only: the first
+    /// tokens' are those of the second matrix. All others are [`UNLISTED`](crate::engine::executor::UNLISTED).
+    fn head_among(
+        &mut self,
+        window: &Window<Self>,
+        norm: HeadNorm<'_, Self>,
+        outputs: [&Self::Matrix; 2],
+        softcap: Option<f32>,
+        among: &[Option<&[Token]>],
+    ) -> Result<(), Self::Error> {
+        let _ = (window, norm, outputs, softcap, among);
+        unreachable!("{} computes no logits of few tokens", Self::NAME)
+    }
 
     /// Keeps the normed residual of these rows of a window, each as the hidden state of the position `ahead` positions after its own: of a slot the last
     /// [`HIDDEN_ROWS`] positions are kept.

@@ -195,6 +195,11 @@ struct SynthArgs {
     /// Block type or mix of types
     #[arg(long, value_name = "TYPE", default_value = "q4_k_m")]
     quant: String,
+    /// Add a multi-token-prediction block whose guesses are right with this chance, from 0 to 1
+    ///
+    /// For models that have such a block. Answers are then no longer noise: one token follows the other in the order of their numbers, whatever was asked, at any temperature.
+    #[arg(long, value_name = "CHANCE")]
+    acceptance: Option<f32>,
     /// The file to write
     out: PathBuf,
 }

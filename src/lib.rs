@@ -60,8 +60,9 @@
 //!
 //! A sequence that decodes may bring more rows than one: **guesses** at its next tokens behind its last token. As long as what is chosen was guessed, the next row
 //! is its own; rows behind a wrong guess are taken back by moving an end, since nothing of a state is advanced past what may be taken back. Guesses come from a
-//! lookup of what followed the same tokens before, or from the prediction block of the model, which stands beside the trunk and reads late. How many each sequence
-//! brings is decided by how often its guesses were right and what rows have cost, and by nothing that other sequences guess.
+//! lookup of what followed the same tokens before, or from the prediction block of the model, which stands beside the trunk and reads late. Its guesses are chosen from the whole vocabulary or, where the head would cost
+//! too much, from a shortlist: the frequent tokens, which have low ids, and those that the sequence had before. How many each sequence
+//! brings, and from which, is decided by how often its guesses were right and what rows and guesses have cost, and by nothing that other sequences guess.
 //!
 //! What the router chooses can be recorded ([`trace`]): the CPU backend hands every layer's choices to a recorder, which packs them and gives them to a thread that writes; what
 //! finds that thread behind is dropped and counted. [`replay`] runs the policies of [`residency::policy`] over such a trace. A policy is pure: it is told what a window wants in a

@@ -255,6 +255,9 @@ impl<B: Backend> Executor for Runner<B> {
             candidates: B::CANDIDATES,
             drafts: CUT_ROWS,
             predicts: self.predictor.is_some(),
+            frequent: self.predictor.as_ref().map_or(0, |_| {
+                self.model.prediction[0].frequent(self.model.needs.vocab)
+            }),
         }
     }
 

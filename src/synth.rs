@@ -1,13 +1,15 @@
 //! Synthetic model files: the true dimensions, keys and block types of a public model, with random weights.
 //!
 //! They measure a machine before anybody downloads 100 GB. Weights are written straight as blocks of the right spread, so activations stay
-//! finite; routers prefer some experts as trained ones do. What such a model says is noise. Knows the container and block types, no engine.
+//! finite; routers prefer some experts as trained ones do. What such a model says is noise, unless its guesses shall be right with a chosen chance. Knows the
+//! container and block types, no engine.
 
 mod blocks;
 mod blueprint;
 mod metadata;
 mod mix;
 mod plan;
+mod planted;
 pub(crate) mod random;
 mod router;
 mod vocabulary;
@@ -50,6 +52,20 @@ pub enum SynthError {
         got: usize,
         /// Layers it has.
         allowed: usize,
+    },
+    /// A chance that is none.
+    #[error("guesses cannot be right with a chance of {got}; 0 to 1 is possible")]
+    Acceptance {
+        /// As asked for.
+        got: f32,
+    },
+    /// A prediction block for a model that has none, or whose family's is not computed.
+    #[error("{model} is not written with a prediction block; {allowed} are")]
+    NoPrediction {
+        /// The model.
+        model: &'static str,
+        /// Models that are.
+        allowed: String,
     },
     /// A tensor's blocks and values do not agree.
     #[error(transparent)]

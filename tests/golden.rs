@@ -12,6 +12,8 @@ mod families;
 mod follow;
 #[path = "golden/load.rs"]
 mod load;
+#[path = "golden/planted.rs"]
+mod planted;
 #[path = "golden/reference.rs"]
 mod reference;
 #[path = "golden/smollm2.rs"]

@@ -35,6 +35,7 @@ impl Executor for Indifferent {
             candidates: 0,
             drafts: 0,
             predicts: false,
+            frequent: 0,
         }
     }
 

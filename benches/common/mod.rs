@@ -46,6 +46,9 @@ pub(crate) struct Common {
     /// Its quantisation.
     #[arg(long, default_value = "q4_k_m")]
     pub(crate) quant: String,
+    /// With a prediction block whose guesses are right with this chance.
+    #[arg(long, requires = "like")]
+    pub(crate) acceptance: Option<f32>,
     /// What computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) backend: BackendWritten,
@@ -272,7 +275,10 @@ impl Common {
             let path = self.file.clone().unwrap_or_else(|| bundled.into());
             return Ok((path.display().to_string(), Arc::new(Gguf::open(path)?)));
         };
-        let plan = Plan::new(Blueprint::named(like)?, self.layers, self.quant.parse()?)?;
+        let mut plan = Plan::new(Blueprint::named(like)?, self.layers, self.quant.parse()?)?;
+        if let Some(acceptance) = self.acceptance {
+            plan = plan.predicting(acceptance)?;
+        }
         let begun = Instant::now();
         let memory = memory_file()?;
         plan.fill(&memory)?;

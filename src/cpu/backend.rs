@@ -20,7 +20,10 @@ use crate::{
         HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
-    engine::executor::{Slot, Torn},
+    engine::{
+        executor::{Slot, Torn},
+        request::Token,
+    },
     gguf::Gguf,
     ledger::{Place, scratch_row_bytes},
     model::window::{RowSpan, Rows, Window},
@@ -32,6 +35,7 @@ use crate::{
 mod bandwidth;
 mod error;
 mod experts;
+mod head;
 mod lookahead;
 mod mixers;
 mod ngram;
@@ -42,6 +46,7 @@ mod weights;
 
 pub use error::CpuError;
 use experts::ExpertScratch;
+use head::Listed;
 use lookahead::Lookahead;
 use mixers::Caches;
 use ngram::Ngrams;
@@ -75,6 +80,8 @@ pub struct Cpu {
     vocab: usize,
     /// `[logits_rows, vocab] f32`
     logits: Vec<f32>,
+    /// For logits of few tokens.
+    listed: Listed,
     /// Final hidden states `[slots, HIDDEN_ROWS, width] f32`, position `p` in row `p mod HIDDEN_ROWS`; empty if nothing is predicted.
     hidden: Vec<f32>,
     moved_bytes: u64,
@@ -190,6 +197,7 @@ impl Cpu {
             tables: Tables::default(),
             vocab: 0,
             logits: Vec::new(),
+            listed: Listed::default(),
             hidden: Vec::new(),
             moved_bytes: 0,
             cold_windows: COLD_WINDOWS,
@@ -306,6 +314,7 @@ impl Backend for Cpu {
     const SLICES_AHEAD: usize = 0;
     const LANES_ALIKE: bool = true;
     const PREDICTS: bool = true;
+    const SHORTLISTS: bool = true;
 
     type Error = CpuError;
     type Matrix = Matrix;
@@ -621,32 +630,21 @@ impl Backend for Cpu {
         output: &Matrix,
         softcap: Option<f32>,
     ) -> Result<(), CpuError> {
-        let (isa, width, count) = (self.isa, self.width, window.rows().logits().len());
-        self.cold_windows = self.cold_windows.saturating_sub(1);
-        match norm {
-            HeadNorm::Rms(weight, eps) => {
-                let normed = self.acts.rows_mut(Act::Normed, count, width);
-                for (out, row) in normed.chunks_exact_mut(width).zip(window.rows().logits()) {
-                    let row = &window.residual()[*row as usize * width..][..width];
-                    math::rms_norm_into(isa, row, weight, eps, out);
-                }
-            }
-            HeadNorm::Streams(weights) if count > 0 => {
-                self.gather_streams(window, Some(window.rows().logits()), weights);
-            }
-            HeadNorm::Streams(_) => {}
-        }
-        let mut logits = std::mem::take(&mut self.logits);
-        self.quantise(count, Act::Normed, width, &[output.kind()]);
-        self.product_into(output, count, &mut logits);
-        if let Some(cap) = softcap {
-            let (isa, vocab) = (self.isa, self.vocab);
-            let logits = &mut logits[..count * vocab];
-            Self::each_row(&self.pool, logits, vocab, 8 * vocab, |_, row| {
-                math::softcap(isa, row, cap);
-            });
-        }
-        self.logits = logits;
+        self.normed(window, norm);
+        self.whole_head(window.rows().logits().len(), output, softcap);
+        Ok(())
+    }
+
+    fn head_among(
+        &mut self,
+        window: &Window<Self>,
+        norm: HeadNorm<'_, Self>,
+        outputs: [&Matrix; 2],
+        softcap: Option<f32>,
+        among: &[Option<&[Token]>],
+    ) -> Result<(), CpuError> {
+        self.normed(window, norm);
+        self.listed_head(outputs, softcap, among);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    drafts::{Source, Terms},
+    drafts::{Drafts, Source, Terms},
     event::Admission,
     executor::{Ask, Guess, Lane, Outcome, PageId, Slot, Span},
     meters::Meters,
@@ -189,6 +189,7 @@ impl Active {
             token: self.request.sequence.last(),
             pages: &self.pages,
             ask: self.request.sampler.ask(candidates),
+            among: self.request.drafts.as_ref().and_then(Drafts::among),
         }
     }
 

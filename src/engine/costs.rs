@@ -7,10 +7,12 @@
 mod attention;
 mod curve;
 mod decode;
+mod prediction;
 
 use std::time::Duration;
 
-use self::{attention::Attention, curve::Curve, decode::Decode};
+pub use self::prediction::Head;
+use self::{attention::Attention, curve::Curve, decode::Decode, prediction::Predictions};
 
 /// What is to be computed, as far as it decides how long that takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,9 +56,7 @@ pub struct Costs {
     attention: Attention,
     /// Without attention.
     decode: Decode,
-    /// **Units**: seconds. What predicting a token takes, and how many measurements that rests on.
-    prediction: f64,
-    predictions: f64,
+    predictions: Predictions,
 }
 
 impl Default for Costs {
@@ -66,8 +66,7 @@ impl Default for Costs {
             windows: Curve::new(WINDOW_MEMORY),
             attention: Attention::default(),
             decode: Decode::default(),
-            prediction: 0.0,
-            predictions: 0.0,
+            predictions: Predictions::default(),
         }
     }
 }
@@ -102,17 +101,14 @@ impl Costs {
     }
 
     /// Predicting so many tokens took so long.
-    pub fn note_prediction(&mut self, tokens: usize, took: Duration) {
+    pub fn note_prediction(&mut self, head: Head, tokens: usize, took: Duration) {
         let each = took.as_secs_f64() / tokens.max(1) as f64;
-        self.predictions = (self.predictions + 1.0).min(16.0);
-        let hiccup = self.predictions > 4.0 && each > 2.0 * self.prediction;
-        let each = if hiccup { 2.0 * self.prediction } else { each };
-        self.prediction += (each - self.prediction) / self.predictions;
+        self.predictions.note(head, each);
     }
 
     /// **Units**: seconds. What predicting a token takes on average; 0 before the first.
-    pub fn prediction(&self) -> f64 {
-        self.prediction
+    pub fn prediction(&self, head: Head) -> f64 {
+        self.predictions.takes(head)
     }
 
     /// What a slice will take, or a bound for it.

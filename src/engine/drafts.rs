@@ -2,8 +2,8 @@
 //!
 //! A guess costs a row of the next window and, if it turns out right, saves a window. It never changes a token: what is chosen at a position is chosen as it
 //! would be without guesses. There are two sources. **Lookup**: the last tokens stood together before, in prompt or answer, so what followed then may follow
-//! again. **Prediction**: the model's own block that predicts a token further. For every window the source and the depth are taken that promise
-//! most tokens for the time, by how often guesses like these were right and what rows have cost; no guess at all is one of the choices.
+//! again. **Prediction**: the model's own block that predicts a token further, compared with the whole vocabulary or with a shortlist of it. For every window the source and the depth are taken that promise
+//! most tokens for the time, by how often guesses like these were right and what rows and predictions have cost; no guess at all is one of the choices.
 //!
 //! Knows one sequence and the engine's costs. What other sequences guess, or how often they are right, changes nothing here: what the engine has learnt of
 //! sequences that have ended is taken over once, at the start.
@@ -11,9 +11,10 @@
 mod depth;
 mod lookup;
 mod rates;
+mod shortlist;
 
 use super::{
-    costs::{Costs, Load},
+    costs::{Costs, Head, Load},
     request::Token,
 };
 pub(super) use depth::RowCosts;
@@ -21,6 +22,7 @@ use depth::{Bill, Choice};
 use lookup::{Lookup, Match};
 pub(super) use rates::Experience;
 use rates::Rates;
+use shortlist::Shortlist;
 
 /// Guesses for one window at most.
 pub(super) const DEPTH_MAX: usize = 8;
@@ -64,6 +66,8 @@ pub(super) struct Plan {
     pub(super) from: usize,
     /// Whether it is not expected to pay.
     trial: bool,
+    /// Of [`Source::Prediction`]: what predictions are chosen among.
+    head: Head,
 }
 
 impl Plan {
@@ -72,6 +76,7 @@ impl Plan {
         depth: 0,
         from: 0,
         trial: false,
+        head: Head::Whole,
     };
 }
 
@@ -93,6 +98,7 @@ pub(super) struct Terms<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Drafts {
     lookup: Lookup,
+    shortlist: Shortlist,
     rates: Rates,
     /// What the last known tokens were found to repeat.
     found: Option<Match>,
@@ -109,12 +115,20 @@ pub(super) struct Drafts {
 }
 
 impl Drafts {
-    /// For a sequence of up to `positions_max` tokens that begins with this prompt.
-    pub(super) fn new(prompt: &[Token], positions_max: usize) -> Self {
+    /// For a sequence of up to `positions_max` tokens that begins with this prompt and may end with one of `stops`; of the vocabulary so many tokens are `frequent`.
+    pub(super) fn new(
+        prompt: &[Token],
+        stops: &[Token],
+        positions_max: usize,
+        frequent: usize,
+    ) -> Self {
         let mut lookup = Lookup::new(positions_max);
         lookup.learn(prompt);
+        let mut shortlist = Shortlist::new(frequent, stops);
+        shortlist.learn(prompt);
         Self {
             lookup,
+            shortlist,
             rates: Rates::default(),
             found: None,
             plan: Plan::NOTHING,
@@ -139,6 +153,7 @@ impl Drafts {
     /// Decides what to guess behind the `known` tokens, at most `most` of them.
     pub(super) fn plan(&mut self, known: &[Token], most: usize, terms: &Terms<'_>) -> Plan {
         self.lookup.learn(known);
+        self.shortlist.learn(known);
         self.found = self.lookup.find(known);
         self.plan = self.choose(known.len(), most.min(terms.depth_max), terms);
         self.plan
@@ -162,13 +177,7 @@ impl Drafts {
             bill(0.0).best(chances)
         });
         let predicted_max = most.min(terms.predicted_max);
-        let predicted = match predicted_max {
-            0 => Choice::NOTHING,
-            _ => {
-                let chances = (0..predicted_max).map(|nth| self.rates.prediction(nth));
-                bill(terms.costs.prediction()).best(chances)
-            }
-        };
+        let (head, predicted) = self.predicted(predicted_max, terms.costs, &bill);
         let due = predicted_max > 0 && self.since_predicted >= self.trial_every;
         let trial = due && looked_up.depth == 0 && predicted.depth == 0;
         let (source, depth) = match (looked_up.depth, predicted.depth) {
@@ -184,7 +193,35 @@ impl Drafts {
             depth,
             from,
             trial,
+            head,
         }
+    }
+
+    /// What predictions are best chosen among, and how many of them pay. `bill` is told what a prediction takes.
+    fn predicted(&self, most: usize, costs: &Costs, bill: impl Fn(f64) -> Bill) -> (Head, Choice) {
+        let of = |head: Head| {
+            let each = costs.prediction(head);
+            let listed = match head {
+                Head::Whole => 1.0,
+                Head::Listed => self.rates.listed(),
+            };
+            let chances = (0..most).map(|nth| listed * self.rates.prediction(nth));
+            (head, each, bill(each).best(chances))
+        };
+        // where none pays, a trial takes the cheaper one
+        let better = |a: &(Head, f64, Choice), b: &(Head, f64, Choice)| {
+            a.2.worth.total_cmp(&b.2.worth).then(b.1.total_cmp(&a.1))
+        };
+        let heads = Head::of(self.shortlist.frequent());
+        let best = heads.iter().map(|head| of(*head)).max_by(better);
+        best.map_or((Head::Whole, Choice::NOTHING), |(head, _, choice)| {
+            (head, choice)
+        })
+    }
+
+    /// The tokens beside frequent ones that predictions of the plan are chosen among, if that is not the whole vocabulary.
+    pub(super) fn among(&self) -> Option<&[Token]> {
+        (self.plan.head == Head::Listed).then(|| self.shortlist.own())
     }
 
     /// The plan that the last window had.
@@ -211,6 +248,11 @@ impl Drafts {
                 }
             }
         }
+        if self.shortlist.frequent() > 0 {
+            for token in &known[at.min(known.len())..] {
+                self.rates.note_listed(self.shortlist.lists(*token));
+            }
+        }
         if self.plan.source == Source::Prediction && drafted > 0 {
             self.since_predicted = 0;
             self.trial_every = if self.plan.trial {
@@ -219,7 +261,13 @@ impl Drafts {
                 TRIAL_EVERY[0]
             };
             for nth in 0..drafted.min(accepted + 1) {
-                self.rates.note_prediction(nth, nth < accepted);
+                let right = nth < accepted;
+                // that it did not name what it could not says nothing of the block
+                let could = self.plan.head == Head::Whole
+                    || (known.get(at + nth)).is_none_or(|token| self.shortlist.lists(*token));
+                if right || could {
+                    self.rates.note_prediction(nth, right);
+                }
             }
         }
     }

@@ -117,6 +117,8 @@ pub struct Capacity {
     pub drafts: usize,
     /// Whether the model has a block that predicts further tokens.
     pub predicts: bool,
+    /// A prediction may be chosen among the tokens with ids below this and a few others ([`Guess::among`]), for less; 0 if it may not.
+    pub frequent: usize,
 }
 
 /// A token whose successor is to be predicted.
@@ -130,7 +132,13 @@ pub struct Guess<'a> {
     pub pages: &'a [PageId],
     /// What is to be known of the prediction.
     pub ask: Ask,
+    /// The tokens beside the frequent ones that are to be compared, none of them frequent or named twice, where that is not the whole vocabulary: logits of all others are
+    /// [`UNLISTED`].
+    pub among: Option<&'a [Token]>,
 }
+
+/// The logit of a token that a prediction was not to be chosen among: finite, whatever a sampler does to it, and below all others.
+pub const UNLISTED: f32 = -1e30;
 
 /// Whether a pass has slices left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

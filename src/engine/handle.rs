@@ -44,8 +44,11 @@ impl Handle {
         self.check(&request)?;
         let sequence = Sequence::new(&request, self.board.context);
         let sampler = Sampler::new(&request.sampling, &request.prompt);
-        let drafts = (request.drafts && self.board.depth_max > 0)
-            .then(|| Drafts::new(&request.prompt, sequence.positions_max()));
+        let drafts = (request.drafts && self.board.depth_max > 0).then(|| {
+            let frequent = self.board.capacity.frequent;
+            let (prompt, stops) = (&request.prompt, &request.stop_tokens);
+            Drafts::new(prompt, stops, sequence.positions_max(), frequent)
+        });
         let (outbox, tokens) = outbox(self.board.outbox_tokens);
         let (place, queue_place) = watch::channel(0);
         let id = self.board.enter().ok_or_else(|| self.queue_full())?;

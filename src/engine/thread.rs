@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Engine, EngineSettings, Handle, SettingsError, Turn,
-    costs::Load,
+    costs::{Head, Load},
     event::Inbox,
     executor::{Ask, Executor, Guess, Lane, PageId, Progress, Slot, Span},
     request::Token,
@@ -21,6 +21,9 @@ use super::{
 
 /// Prompt rows of the warm-up generation. Each row reads its own experts, from disk where the file is not in memory yet.
 const WARM_UP_ROWS: usize = 1;
+
+/// Predictions of the warm-up generation, of each kind.
+const PREDICTIONS: usize = 3;
 
 /// Why an engine did not start. `B` is how building the executor fails, `E` how computing does.
 #[derive(Debug, thiserror::Error)]
@@ -113,17 +116,6 @@ impl<E: Executor> Engine<E> {
                 self.costs
                     .note_window(Load::of(1, 0), executor.now() - begun);
             }
-            if lane == Lane::Decode && capacity.predicts {
-                let begun = executor.now();
-                let guess = Guess {
-                    slot: Slot(0),
-                    token: 0,
-                    pages: &[PageId(0)],
-                    ask: Ask::Logits,
-                };
-                executor.predict(0, &[guess])?;
-                self.costs.note_prediction(1, executor.now() - begun);
-            }
             let logits = executor.logits(0)?;
             if !logits.iter().all(|l| l.is_finite()) {
                 tracing::warn!(
@@ -131,6 +123,31 @@ impl<E: Executor> Engine<E> {
                     "the model's output is not finite in the warm-up generation"
                 );
             }
+        }
+        if capacity.predicts {
+            self.try_predictions()?;
+        }
+        Ok(())
+    }
+
+    /// Predicts behind the rows of the warm-up generation, a few times because the first brings weights into memory, and learns what that takes.
+    fn try_predictions(&mut self) -> Result<(), E::Error> {
+        let executor = &mut self.executor;
+        for head in Head::of(executor.capacity().frequent) {
+            let mut least = Duration::MAX;
+            for _ in 0..PREDICTIONS {
+                let guess = Guess {
+                    slot: Slot(0),
+                    token: 0,
+                    pages: &[PageId(0)],
+                    ask: Ask::Logits,
+                    among: (*head == Head::Listed).then_some(&[][..]),
+                };
+                let begun = executor.now();
+                executor.predict(0, &[guess])?;
+                least = least.min(executor.now() - begun);
+            }
+            self.costs.note_prediction(*head, 1, least);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::{
     Engine,
     active::{Choice, Verified},
+    costs::Head,
     executor::{Executor, Guess, Outcome},
     request::EngineError,
     schedule::Share,
@@ -12,7 +13,7 @@ impl<E: Executor> Engine<E> {
     /// Predicts the tokens that are to be predicted for a window, one after the other for all its sequences together. A sequence may get fewer rows by it.
     pub(super) fn predict(&mut self, shares: &mut [Share]) -> Result<(), E::Error> {
         let begun = self.executor.now();
-        let mut tokens = 0;
+        let (mut tokens, mut listed) = (0, 0);
         for step in 0.. {
             let active = &self.active;
             let goes_on = |share: &&Share| {
@@ -33,6 +34,7 @@ impl<E: Executor> Engine<E> {
                 .filter_map(|slot| Some(active[slot.0 as usize].as_ref()?.ahead(candidates)))
                 .collect();
             tokens += guesses.len();
+            listed += guesses.iter().filter(|of| of.among.is_some()).count();
             self.executor.predict(step, &guesses)?;
             for row in 0..self.predicted.len() {
                 let slot = self.predicted[row].0 as usize;
@@ -56,8 +58,12 @@ impl<E: Executor> Engine<E> {
                 share.rows = 1 + active.drafts();
             }
         }
-        self.costs
-            .note_prediction(tokens, self.executor.now() - begun);
+        let took = self.executor.now() - begun;
+        match listed {
+            0 => self.costs.note_prediction(Head::Whole, tokens, took),
+            _ if listed == tokens => self.costs.note_prediction(Head::Listed, tokens, took),
+            _ => {} // a mixture says nothing of either
+        }
         Ok(())
     }
 

@@ -610,6 +610,22 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
+    /// The first `rows` rows of a matrix `{inputs, outputs}`.
+    pub(crate) fn first_rows(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        rows: usize,
+    ) -> Result<B::Matrix, LoadError> {
+        let tensor = self.tensor(name, &[inputs, outputs])?;
+        self.place(MatrixSource {
+            tensor,
+            inputs,
+            rows: 0..rows,
+        })
+    }
+
     /// A vector `{inputs}` used as a matrix with one output.
     pub fn row(&mut self, name: &str, inputs: usize) -> Result<B::Matrix, LoadError> {
         let tensor = self.tensor(name, &[inputs])?;

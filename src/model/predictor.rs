@@ -40,9 +40,28 @@ pub(super) struct Prediction<B: Backend> {
     embedding: Option<B::Matrix>,
     /// Its own head, if the file has one.
     output: Option<B::Matrix>,
+    /// The first rows of the head, those of frequent tokens, where these are few.
+    frequent: Option<B::Matrix>,
+}
+
+/// Tokens of a vocabulary that count as frequent: this part of it, the first, but no fewer than [`FREQUENT_LEAST`]. **Source**: vocabularies are made by
+/// merging what stands together most often first, so the lower an id, the more frequent the token.
+const FREQUENT_PART: usize = 8;
+/// As small as trained vocabularies are: with fewer, many right tokens would be missing.
+const FREQUENT_LEAST: usize = 4096;
+
+/// How many tokens count as frequent; 0 if that would be most of them.
+fn frequent(vocab: usize) -> usize {
+    let count = (vocab / FREQUENT_PART).max(FREQUENT_LEAST);
+    if 2 * count <= vocab { count } else { 0 }
 }
 
 impl<B: Backend> Prediction<B> {
+    /// How many tokens a prediction can be chosen among without the whole head; 0 if it cannot.
+    pub(super) fn frequent(&self, vocab: usize) -> usize {
+        self.frequent.as_ref().map_or(0, |_| frequent(vocab))
+    }
+
     /// Tensors `{at}.nextn.{eh_proj, enorm, hnorm}`, where the file has them `{at}.nextn.{shared_head_norm, embed_tokens, shared_head_head}`, and those of an ordinary
     /// block.
     pub(super) fn load(
@@ -53,7 +72,7 @@ impl<B: Backend> Prediction<B> {
     ) -> Result<Self, LoadError> {
         let width = from.residual();
         let head_norm = format!("{at}.nextn.shared_head_norm");
-        let (mut embedding, mut output) = (None, None);
+        let (mut embedding, mut output, mut frequent) = (None, None, None);
         if B::PREDICTS {
             from.need(Act::Paired, 2 * width);
             let vocab = from.vocabulary()?;
@@ -66,6 +85,12 @@ impl<B: Backend> Prediction<B> {
                 }
             };
             (embedding, output) = (own("embed_tokens")?, own("shared_head_head")?);
+            let own_head = format!("{at}.nextn.shared_head_head.weight");
+            let head = [own_head.as_str(), "output.weight", "token_embd.weight"];
+            let head = head.into_iter().find(|name| from.has(name));
+            if let (Some(head), count @ 1.., true) = (head, self::frequent(vocab), B::SHORTLISTS) {
+                frequent = Some(from.first_rows(head, width, vocab, count)?);
+            }
         }
         Ok(Self {
             projection: from.matrix(&format!("{at}.nextn.eh_proj.weight"), 2 * width, width)?,
@@ -80,6 +105,7 @@ impl<B: Backend> Prediction<B> {
             final_norm: final_norm.clone(),
             embedding,
             output,
+            frequent,
         })
     }
 }
@@ -289,7 +315,15 @@ impl<B: Backend> Predictor<B> {
         backend.keep(window, 0..guesses.len(), 1, norm, eps)?;
         let output = prediction.output.as_ref().or(model.output.as_ref());
         let output = output.unwrap_or(&model.embedding);
-        backend.head(window, HeadNorm::Rms(norm, eps), output, model.softcap)?;
+        let norm = HeadNorm::Rms(norm, eps);
+        let among: Vec<_> = guesses.iter().map(|guess| guess.among).collect();
+        match &prediction.frequent {
+            Some(frequent) if among.iter().any(Option::is_some) => {
+                let outputs = [output, frequent];
+                backend.head_among(window, norm, outputs, model.softcap, &among)?;
+            }
+            _ => backend.head(window, norm, output, model.softcap)?,
+        }
         backend.settle(window)
     }
 }

@@ -540,6 +540,28 @@ impl Blueprint {
         all
     }
 
+    /// Whether a file of it can have a prediction block.
+    pub(super) fn predicts(&self) -> bool {
+        ["qwen3next", "qwen35moe", "glm4moe"].contains(&self.architecture)
+    }
+
+    /// Name and shape of every tensor of a prediction block behind `layers` layers.
+    pub(super) fn prediction_tensors(&self, layers: usize) -> Vec<(String, Vec<usize>)> {
+        let d = self.width;
+        let mut block = vec![("attn_norm.weight", vec![d])];
+        block.extend(self.attention(layers));
+        block.extend(self.feed_forward_tensors(layers));
+        block.extend([
+            ("nextn.eh_proj.weight", vec![2 * d, d]),
+            ("nextn.enorm.weight", vec![d]),
+            ("nextn.hnorm.weight", vec![d]),
+            ("nextn.shared_head_norm.weight", vec![d]),
+            ("nextn.embed_tokens.weight", vec![d, self.vocabulary]),
+        ]);
+        let named = |(name, dims)| (format!("blk.{layers}.{name}"), dims);
+        block.into_iter().map(named).collect()
+    }
+
     fn mixer(&self, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
         let mut tensors = Vec::new();
         if self.more.streams.is_none() {

@@ -4,8 +4,14 @@ use crate::gguf::{Entry, HeaderWriter};
 
 use super::{Blueprint, Mix, Streams, random::Random, vocabulary};
 
-/// Adds every key for a model cut to `layers` layers.
-pub(super) fn describe(header: &mut HeaderWriter, model: &Blueprint, layers: usize, mix: Mix) {
+/// Adds every key for a model cut to `layers` layers, and so many prediction blocks behind them.
+pub(super) fn describe(
+    header: &mut HeaderWriter,
+    model: &Blueprint,
+    layers: usize,
+    predicting: usize,
+    mix: Mix,
+) {
     let name = format!(
         "Synthetic {}, {layers} of {} layers",
         model.name, model.layers
@@ -16,7 +22,7 @@ pub(super) fn describe(header: &mut HeaderWriter, model: &Blueprint, layers: usi
     header.set("general.quantization_version", Entry::U32(2));
     header.set("general.file_type", Entry::U32(mix.file_type()));
     let mut numbers = vec![
-        ("block_count", layers),
+        ("block_count", layers + predicting),
         ("context_length", model.context),
         ("embedding_length", model.width),
         ("vocab_size", model.vocabulary),
@@ -33,6 +39,9 @@ pub(super) fn describe(header: &mut HeaderWriter, model: &Blueprint, layers: usi
             .feed_forward
             .map(|width| ("feed_forward_length", width)),
     );
+    if predicting > 0 {
+        numbers.push(("nextn_predict_layers", predicting));
+    }
     if let Some(hybrid) = model.hybrid {
         numbers.extend([
             ("expert_shared_feed_forward_length", hybrid.shared_width),

@@ -20,6 +20,12 @@ pub(super) enum Fill {
     Weights { std: f32 },
     /// Token embeddings, spread 1, which share their first values so that every hidden state has a common direction.
     Embeddings,
+    /// Row `t + 1` is the embedding of token `t`.
+    Successors,
+    /// Token embeddings, but with this chance only: other rows are embeddings of other tokens.
+    Mistaken { right: f32 },
+    /// The first half of a row of activations as it is.
+    FirstHalf,
     /// A router: experts' popularity along the common direction, noise elsewhere.
     Router,
     /// Around this.
@@ -41,6 +47,8 @@ pub struct Plan {
     pub(super) layers: usize,
     pub(super) mix: Mix,
     pub(super) tensors: Vec<PlannedTensor>,
+    /// Prediction blocks behind the layers.
+    pub(super) predicting: usize,
 }
 
 impl Plan {
@@ -56,42 +64,52 @@ impl Plan {
                 allowed: model.layers,
             });
         }
-        let tensors = model.tensors(layers).into_iter().map(|(name, dims)| {
-            let (layer, role) = split_name(&name);
-            let fill = fill(role, &dims, layers, model.qk_norm);
-            let ty = match fill {
-                Fill::Weights { .. } | Fill::Embeddings | Fill::Hole
-                    if dims.len() > 1
-                        && !role.contains("conv1d")
-                        && !role.starts_with("indexer") =>
-                {
-                    let role = role.trim_end_matches(".weight");
-                    mix.type_of(
-                        Site {
-                            role,
-                            layer,
-                            layers,
-                            experts: model.experts,
-                            heads_per_kv: model.heads / model.kv_heads,
-                        },
-                        dims[0],
-                    )
-                }
-                _ => BlockType::F32,
-            };
-            PlannedTensor {
-                name,
-                dims,
-                ty,
-                fill,
-            }
-        });
+        let tensors = model.tensors(layers).into_iter();
+        let tensors = tensors.map(|(name, dims)| planned(&model, layers, mix, name, dims));
+        let tensors = tensors.collect();
         Ok(Self {
             model,
             layers,
             mix,
-            tensors: tensors.collect(),
+            tensors,
+            predicting: 0,
         })
+    }
+}
+
+/// A tensor of a model cut to `layers` layers.
+pub(super) fn planned(
+    model: &Blueprint,
+    layers: usize,
+    mix: Mix,
+    name: String,
+    dims: Vec<usize>,
+) -> PlannedTensor {
+    let (layer, role) = split_name(&name);
+    let fill = fill(role, &dims, layers, model.qk_norm);
+    let ty = match fill {
+        Fill::Weights { .. } | Fill::Embeddings | Fill::Hole
+            if dims.len() > 1 && !role.contains("conv1d") && !role.starts_with("indexer") =>
+        {
+            let role = role.trim_end_matches(".weight");
+            mix.type_of(
+                Site {
+                    role,
+                    layer,
+                    layers,
+                    experts: model.experts,
+                    heads_per_kv: model.heads / model.kv_heads,
+                },
+                dims[0],
+            )
+        }
+        _ => BlockType::F32,
+    };
+    PlannedTensor {
+        name,
+        dims,
+        ty,
+        fill,
     }
 }
 
@@ -153,6 +171,7 @@ fn fill(role: &str, dims: &[usize], layers: usize, qk_norm: QkNorm) -> Fill {
         // What is added to the residual stays small beside the embedding, over all layers together, so that the common direction lasts.
         "attn_output.weight"
         | "ssm_out.weight"
+        | "ffn_down.weight"
         | "ffn_down_exps.weight"
         | "ffn_down_shexp.weight" => Fill::Weights {
             std: std * 0.5 / (2.0 * layers as f32).sqrt(),

@@ -155,9 +155,14 @@ fn files_have_the_true_size() {
 
 #[test]
 fn files_read_back() {
+    let plan = Plan::new(SMALL, None, Mix::Q4KM).unwrap();
+    reads_back(plan.clone(), 4);
+    reads_back(plan.predicting(0.8).unwrap(), 5);
+}
+
+fn reads_back(plan: Plan, blocks: u32) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("small.gguf");
-    let plan = Plan::new(SMALL, None, Mix::Q4KM).unwrap();
     let bar = ProgressBar::hidden();
     plan.write(&path, &bar).unwrap();
     let file = Gguf::open(&path).unwrap();
@@ -172,7 +177,7 @@ fn files_read_back() {
         "nothing else is left"
     );
     assert_eq!(file.tensors().len(), plan.tensors.len());
-    assert_eq!(file.need_u32("qwen35moe.block_count").unwrap(), 4);
+    assert_eq!(file.need_u32("qwen35moe.block_count").unwrap(), blocks);
 
     let values = |name: &str| {
         let tensor = file.tensor(name).unwrap();
@@ -187,7 +192,8 @@ fn files_read_back() {
             Fill::Weights { std: asked } => {
                 got.len() < 4096 || (std / f64::from(asked) - 1.0).abs() < 0.05
             }
-            Fill::Embeddings => (std - 1.0).abs() < 0.2,
+            Fill::Embeddings | Fill::Successors | Fill::Mistaken { .. } => (std - 1.0).abs() < 0.2,
+            Fill::FirstHalf => got.iter().filter(|x| **x > 0.99).count() == 512,
             Fill::Router => std > 0.0,
             Fill::Norm { mean: asked } => (mean - f64::from(asked)).abs() < 0.05 && std < 0.1,
             Fill::Hole => got.iter().all(|x| *x == 0.0),
@@ -233,6 +239,15 @@ fn refusals_name_what_is_possible() {
             .to_string()
             .contains("known are qwen3-30b-a3b, qwen3-next-80b-a3b")
     );
+    for (model, acceptance, why) in [
+        ("qwen3.5-35b-a3b", 1.5, "a chance of 1.5; 0 to 1"),
+        ("qwen3.5-35b-a3b", f32::NAN, "a chance of NaN"),
+        ("mixtral-8x7b", 0.5, "qwen3.5-397b-a17b, glm-4.5-air are"),
+    ] {
+        let plan = Plan::new(Blueprint::named(model).unwrap(), Some(1), Mix::F16).unwrap();
+        let error = plan.predicting(acceptance).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
     for layers in [0, 5] {
         let error = Plan::new(SMALL, Some(layers), Mix::F16)
             .unwrap_err()

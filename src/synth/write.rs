@@ -15,29 +15,31 @@ use super::blocks::BlockWriter;
 use super::plan::{Fill, Plan, PlannedTensor};
 use super::random::Random;
 use super::router::CommonStart;
-use super::{SynthError, metadata};
+use super::{SynthError, metadata, planted};
 use crate::gguf::HeaderWriter;
 use crate::quant::BlockType;
 
 /// Bytes a thread fills and writes at a time, about.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Seeds everything, so that a plan always gives the same bytes.
-const SEED: u64 = 0x7469_6465;
+pub(super) const SEED: u64 = 0x7469_6465;
 
 /// Rows of one tensor, to be filled and written at once.
 #[derive(Clone, Copy, Debug)]
-struct Chunk {
+pub(super) struct Chunk {
     tensor: usize,
-    rows: usize,
+    /// Which of its rows.
+    pub(super) first: usize,
+    pub(super) rows: usize,
     /// Where in the file.
     offset: u64,
 }
 
 /// A plan with all that chunks need to be filled.
-struct Job<'a> {
-    plan: &'a Plan,
+pub(super) struct Job<'a> {
+    pub(super) plan: &'a Plan,
     header: Vec<u8>,
-    chunks: Vec<Chunk>,
+    pub(super) chunks: Vec<Chunk>,
     /// Of the file.
     bytes: u64,
     writers: BTreeMap<BlockType, BlockWriter>,
@@ -110,7 +112,13 @@ impl Drop for Partial {
 impl<'a> Job<'a> {
     fn new(plan: &'a Plan) -> Result<Self, SynthError> {
         let mut header = HeaderWriter::new();
-        metadata::describe(&mut header, &plan.model, plan.layers, plan.mix);
+        metadata::describe(
+            &mut header,
+            &plan.model,
+            plan.layers,
+            plan.predicting,
+            plan.mix,
+        );
         let offsets: Vec<u64> = plan
             .tensors
             .iter()
@@ -171,7 +179,7 @@ impl<'a> Job<'a> {
             let Some(chunk) = self.chunks.get(index) else {
                 return Ok(());
             };
-            self.fill(chunk, &mut Random::new(SEED, index as u64), &mut buffer);
+            self.fill(index, &mut buffer);
             // After a failure no chunk is left for the others either.
             file.write_all_at(&buffer, chunk.offset)
                 .inspect_err(|_| next.store(self.chunks.len(), Ordering::Relaxed))?;
@@ -179,7 +187,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn fill(&self, chunk: &Chunk, random: &mut Random, buffer: &mut Vec<u8>) {
+    /// The bytes of the chunk with this index.
+    pub(super) fn fill(&self, index: usize, buffer: &mut Vec<u8>) {
+        let (chunk, random) = (self.chunks[index], &mut Random::new(SEED, index as u64));
         let tensor = &self.plan.tensors[chunk.tensor];
         buffer.clear();
         match tensor.fill {
@@ -195,6 +205,9 @@ impl<'a> Job<'a> {
                     .chunks_exact_mut(tensor.row_bytes())
                     .for_each(|row| row[..start.len()].copy_from_slice(start));
             }
+            Fill::Successors => self.successors(tensor, &chunk, buffer),
+            Fill::Mistaken { right } => self.mistaken(tensor, &chunk, right, buffer),
+            Fill::FirstHalf => planted::first_half(tensor, &chunk, buffer),
             Fill::Router => {
                 let router = self.common.router(
                     tensor.dims[0],
@@ -229,11 +242,16 @@ fn floats(tensor: &PlannedTensor, buffer: &mut Vec<u8>, mut value: impl FnMut() 
 fn chunks_of(index: usize, tensor: &PlannedTensor, offset: u64) -> Vec<Chunk> {
     let (row_bytes, all) = (tensor.row_bytes(), tensor.bytes() / tensor.row_bytes());
     let rows = match tensor.fill {
-        Fill::Weights { .. } | Fill::Embeddings => (CHUNK_BYTES / row_bytes).clamp(1, all),
+        Fill::Weights { .. }
+        | Fill::Embeddings
+        | Fill::Successors
+        | Fill::Mistaken { .. }
+        | Fill::FirstHalf => (CHUNK_BYTES / row_bytes).clamp(1, all),
         _ => all,
     };
     let chunk = |first: usize| Chunk {
         tensor: index,
+        first,
         rows: rows.min(all - first),
         offset: offset + (first * row_bytes) as u64,
     };

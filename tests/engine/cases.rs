@@ -28,6 +28,7 @@ pub(crate) const CAPACITY: Capacity = Capacity {
     candidates: 0,
     drafts: 0,
     predicts: false,
+    frequent: 0,
 };
 
 pub(crate) fn settings() -> EngineSettings {

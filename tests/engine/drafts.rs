@@ -25,14 +25,30 @@ const ROOMY: Capacity = Capacity {
     ..CAPACITY
 };
 
+/// What predicts.
+#[derive(Clone, Copy, PartialEq)]
+enum Block {
+    None,
+    Whole,
+    /// For less, from a shortlist.
+    Listing,
+}
+
 /// Sequences repeat themselves, and a row costs a tenth of a window.
-fn start(settings: &EngineSettings, predicts: bool) -> (Engine<Fake>, Handle, Behaviour) {
+fn start(settings: &EngineSettings, block: Block) -> (Engine<Fake>, Handle, Behaviour) {
     let behaviour = Behaviour {
         habits: true,
         cost: Some(|work| 90 * US + work.rows as u32 * 10 * US),
         ..Behaviour::default()
     };
-    let capacity = Capacity { predicts, ..ROOMY };
+    let capacity = Capacity {
+        predicts: block != Block::None,
+        frequent: match block {
+            Block::Listing => 16,
+            _ => 0,
+        },
+        ..ROOMY
+    };
     let fake = Fake::new(capacity, behaviour.clone());
     let (engine, handle) = Engine::new(fake, settings).unwrap();
     (engine, handle, behaviour)
@@ -44,10 +60,10 @@ type Told = (Vec<Token>, usize, usize);
 /// All of them at once: their tokens and what was guessed and right for each, and the windows that it took.
 fn answers(
     settings: &EngineSettings,
-    predicts: bool,
+    block: Block,
     requests: &[Request],
 ) -> (Vec<Told>, u64, Behaviour) {
-    let (mut engine, handle, behaviour) = start(settings, predicts);
+    let (mut engine, handle, behaviour) = start(settings, block);
     let mut streams: Vec<_> = requests
         .iter()
         .map(|request| handle.submit(request.clone()).unwrap())
@@ -97,7 +113,7 @@ fn roomy_settings() -> EngineSettings {
     }
 }
 
-fn check(predicts: bool) {
+fn check(block: Block) {
     let settings = roomy_settings();
     let off = EngineSettings {
         drafts: false,
@@ -115,13 +131,13 @@ fn check(predicts: bool) {
             sampling,
             ..long(5)
         };
-        let (with, fewer, behaviour) = answers(&settings, predicts, std::slice::from_ref(&asked));
-        let (without, windows, plain) = answers(&off, predicts, std::slice::from_ref(&asked));
+        let (with, fewer, behaviour) = answers(&settings, block, std::slice::from_ref(&asked));
+        let (without, windows, plain) = answers(&off, block, std::slice::from_ref(&asked));
         let refused = Request {
             drafts: false,
             ..asked.clone()
         };
-        let (refused, same, _) = answers(&settings, predicts, &[refused]);
+        let (refused, same, _) = answers(&settings, block, &[refused]);
         let (expected, _) = solo(&asked, ROOMY.context, &behaviour);
         assert_eq!(with[0].0, expected);
         assert_eq!((&without[0], windows), (&(expected.clone(), 0, 0), same));
@@ -134,13 +150,15 @@ fn check(predicts: bool) {
             "a right guess saves a window"
         );
         assert_eq!(plain.calls.cut.load(Relaxed), 0);
+        let listed = behaviour.calls.listed.load(Relaxed);
+        assert_eq!(listed > 0, block == Block::Listing, "{listed}");
         assert_eq!(
             behaviour.calls.cut.load(Relaxed),
             (drafted - accepted) as u64
         );
     }
     // mostly right where a sequence mostly repeats itself
-    let (greedy, fewer, _) = answers(&settings, predicts, &[long(0)]);
+    let (greedy, fewer, _) = answers(&settings, block, &[long(0)]);
     assert!(
         greedy[0].2 * 2 > greedy[0].1 && fewer < 140,
         "{fewer} windows"
@@ -149,8 +167,9 @@ fn check(predicts: bool) {
 
 #[test]
 fn guesses_save_windows_and_change_no_token() {
-    check(false);
-    check(true);
+    for block in [Block::None, Block::Whole, Block::Listing] {
+        check(block);
+    }
 }
 
 /// The rows that a slot had in every window that it decoded in, as the step log tells.
@@ -167,7 +186,7 @@ fn rows_of(path: &Path, slot: u64) -> Vec<u64> {
         .collect()
 }
 
-fn check_rows(predicts: bool) {
+fn check_rows(block: Block) {
     let folder = tempfile::tempdir().unwrap();
     let rows = |name: &str, sampling: Sampling| {
         let path = folder.path().join(name);
@@ -177,7 +196,7 @@ fn check_rows(predicts: bool) {
         };
         let mut requests = [0, 7, 13, 29].map(long);
         requests[3].sampling = sampling;
-        let (answers, _, behaviour) = answers(&settings, predicts, &requests);
+        let (answers, _, behaviour) = answers(&settings, block, &requests);
         for (answer, request) in answers.iter().zip(&requests) {
             assert_eq!(answer.0, solo(request, ROOMY.context, &behaviour).0);
         }
@@ -195,6 +214,7 @@ fn check_rows(predicts: bool) {
 
 #[test]
 fn a_sampled_sequence_changes_nobody_elses_rows() {
-    check_rows(false);
-    check_rows(true);
+    for block in [Block::None, Block::Whole, Block::Listing] {
+        check_rows(block);
+    }
 }

@@ -16,7 +16,7 @@ use tidegate::{
         Tokens,
         executor::{
             Ask, Candidates, Capacity, Executor, Guess, Lane, Outcome, PAGE_TOKENS, PageId,
-            Progress, Slot, Span,
+            Progress, Slot, Span, UNLISTED,
         },
         request::{FinishReason, Request, Token},
     },
@@ -71,6 +71,8 @@ pub(crate) struct Calls {
     pub(crate) clock: AtomicU64,
     /// Rows that were taken back.
     pub(crate) cut: AtomicU64,
+    /// Predictions that were chosen among few tokens.
+    pub(crate) listed: AtomicU64,
     /// Sequences begun: spans that start at position 0.
     pub(crate) started: AtomicU64,
     /// **Units**: nanoseconds, as `clock`. The longest slice of the prompt lane.
@@ -196,9 +198,18 @@ impl Fake {
         );
     }
 
-    /// Notes what will be told of a row.
-    fn tell(&mut self, hash: u64, token: Token, ask: Ask) {
-        let logits: Vec<f32> = logits(hash, token, &self.behaviour).collect();
+    /// Notes what will be told of a row: of all tokens, or of the frequent ones and some others.
+    fn tell(&mut self, hash: u64, token: Token, ask: Ask, among: Option<&[Token]>) {
+        let mut logits: Vec<f32> = logits(hash, token, &self.behaviour).collect();
+        if let Some(own) = among {
+            let frequent = self.capacity.frequent;
+            assert!(frequent > 0 && own.iter().all(|token| *token as usize >= frequent));
+            for token in frequent..VOCAB {
+                if !own.contains(&(token as Token)) {
+                    logits[token] = UNLISTED;
+                }
+            }
+        }
         let mut ids: Vec<Token> = (0..VOCAB as Token).collect();
         ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
         ids.truncate(self.capacity.candidates.max(1));
@@ -344,7 +355,14 @@ impl Executor for Fake {
             let hash = absorb(before, guess.token);
             state.ahead.push(hash);
             let wrong = u64::from(mix(hash ^ 77).is_multiple_of(3));
-            self.tell(hash.wrapping_add(wrong), guess.token, guess.ask);
+            let told = hash.wrapping_add(wrong);
+            self.tell(told, guess.token, guess.ask, guess.among);
+            let listed = u64::from(guess.among.is_some());
+            self.behaviour.calls.listed.fetch_add(listed, Relaxed);
+            if self.behaviour.cost.is_some() && self.capacity.frequent > 0 {
+                let took = [30_000, 5_000][listed as usize];
+                self.behaviour.calls.clock.fetch_add(took, Relaxed);
+            }
         }
         Ok(())
     }
@@ -382,7 +400,7 @@ impl Executor for Fake {
                 row.slot
             );
             if let Some(ask) = row.ask {
-                self.tell(hash, row.token, ask);
+                self.tell(hash, row.token, ask, None);
             }
         }
         Ok(())

@@ -120,6 +120,7 @@ impl Room {
             slices_ahead: 0,
             drafts: 0,
             predicts: false,
+            frequent: 0,
             lanes_alike: false,
             candidates: 8,
         };

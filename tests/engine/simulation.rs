@@ -179,6 +179,7 @@ impl Evening {
             candidates: dice.pick(&[0, 1, 6, VOCAB]),
             drafts: dice.pick(&[0, 1, 3, 8]),
             predicts: dice.once_in(2),
+            frequent: if dice.once_in(2) { 16 } else { 0 },
         };
         let settings = EngineSettings {
             queue: dice.pick(&[0, 1, 3, 20]),

@@ -158,16 +158,35 @@ impl<B: Backend> Bare<B> {
 
     /// Logits of what the prediction block says after a token.
     pub(crate) fn predict(&mut self, slot: usize, step: usize, token: u32) -> &[f32] {
-        let guess = Guess {
-            slot: Slot(slot as u32),
-            token,
-            pages: &self.pages_of(slot),
-            ask: Ask::Logits,
-        };
-        self.runner.predict(step, &[guess]).expect("predicted");
+        self.predictions(step, &[(slot, token, None)])
+    }
+
+    /// The same after tokens of several slots, each among a shortlist's tokens or all.
+    pub(crate) fn predictions(
+        &mut self,
+        step: usize,
+        after: &[(usize, u32, Option<&[u32]>)],
+    ) -> &[f32] {
+        let pages: Vec<_> = after
+            .iter()
+            .map(|(slot, ..)| self.pages_of(*slot))
+            .collect();
+        let guesses = after.iter().zip(&pages);
+        let guesses: Vec<_> = guesses
+            .map(|((slot, token, among), pages)| Guess {
+                slot: Slot(*slot as u32),
+                token: *token,
+                pages,
+                ask: Ask::Logits,
+                among: *among,
+            })
+            .collect();
+        self.runner.predict(step, &guesses).expect("predicted");
         self.logits.clear();
-        let logits = self.runner.logits(0).expect("logits");
-        self.logits.extend_from_slice(logits);
+        for row in 0..guesses.len() {
+            let logits = self.runner.logits(row).expect("logits");
+            self.logits.extend_from_slice(logits);
+        }
         &self.logits
     }
 

@@ -17,6 +17,7 @@ use tidegate::{
     cpu::backend::{Cpu, CpuSettings},
     engine::{
         EngineSettings,
+        executor::{Executor, UNLISTED},
         request::{Request, Sampling, Token},
     },
     gguf::Gguf,
@@ -161,6 +162,87 @@ fn as_many_guesses_are_right_as_the_reference_says() {
     }
 }
 
+/// The tokens beside the frequent ones that stood before.
+fn own(tokens: &[u32], frequent: usize) -> Vec<u32> {
+    let mut own: Vec<u32> = tokens.to_vec();
+    own.retain(|token| *token as usize >= frequent);
+    own.sort_unstable();
+    own.dedup();
+    own
+}
+
+/// Guesses from a shortlist, along the same tokens: a listed guess stays as it is, and how many fewer are right. In so small a vocabulary the list is half of it, and rare words are
+/// missing: 4.6 of 100.
+#[test]
+fn a_shortlist_costs_few_guesses() {
+    let mut model = Bare::open(&tales_file(), 1, 512, 2, KvType::F16);
+    let frequent = model.runner.capacity().frequent;
+    let mut counts = [[[0; 2]; 3]; 2];
+    for expected in &drafted() {
+        let tokens = &expected.tokens;
+        model.rows(0, 0, &tokens[..expected.first]);
+        let mut drafts = [Vec::new(), Vec::new()];
+        for at in expected.first..tokens.len() - 1 {
+            model.rows(0, at, &tokens[at..=at]);
+            let own = own(&tokens[..=at + 1], frequent);
+            for (drafts, among) in drafts.iter_mut().zip([None, Some(&own[..])]) {
+                let mut token = tokens[at + 1];
+                drafts.push([0, 1, 2].map(|step| {
+                    token = argmax(model.predictions(step, &[(0, token, among)]));
+                    token
+                }));
+            }
+        }
+        let [all, few] = &drafts;
+        for (at, (all, few)) in (expected.first..).zip(all.iter().zip(few)) {
+            let known = &tokens[..=at + 1];
+            if (all[0] as usize) < frequent || known.contains(&all[0]) {
+                assert_eq!(few[0], all[0], "a listed guess");
+            }
+        }
+        for (drafts, counts) in drafts.iter().zip(&mut counts) {
+            accepted(&expected.greedy, drafts, counts);
+        }
+    }
+    let [whole, listed] = counts
+        .map(|counts| counts.map(|[right, all]: [usize; 2]| 100.0 * right as f64 / all as f64));
+    println!("whole {whole:.1?} %, among {frequent} and their own {listed:.1?} %");
+    for (whole, listed) in whole.iter().zip(listed) {
+        assert!(whole - listed <= 5.0, "{listed} %, not {whole} %");
+    }
+}
+
+/// Listed tokens have the same bits as without a list, whoever else predicts in which way; the others have none.
+#[test]
+fn listed_logits_are_the_same() {
+    let mut model = Bare::open(&tales_file(), 3, 256, 2, KvType::F16);
+    let (vocab, frequent) = (model.vocab(), model.runner.capacity().frequent);
+    assert_eq!((vocab, frequent), (8192, 4096));
+    let tokens: Vec<u32> = (0..40).map(|at| 3 + at * 131 % 8000).collect();
+    for slot in 0..3 {
+        model.rows(slot, 0, &tokens[slot..]);
+    }
+    let whole = [0, 1, 2].map(|slot| model.predict(slot, 0, 77 + slot as u32).to_vec());
+    // more than a task takes, none in order
+    let many: Vec<u32> = (0..101).map(|at| 4096 + at * 977 % 4096).collect();
+    for lists in [
+        [None, Some(&many[..]), Some(&[8191][..])],
+        [Some(&[][..]), None, Some(&many[..])],
+        [Some(&many[..]), Some(&many[..40]), Some(&[5000, 4096][..])],
+    ] {
+        let after = [0, 1, 2].map(|slot| (slot, 77 + slot as u32, lists[slot]));
+        let rows = model.predictions(0, &after).chunks(vocab);
+        for ((row, whole), list) in rows.zip(&whole).zip(lists) {
+            for (token, (logit, whole)) in row.iter().zip(whole).enumerate() {
+                let listed =
+                    list.is_none_or(|list| token < frequent || list.contains(&(token as u32)));
+                let expected = if listed { *whole } else { UNLISTED };
+                assert_eq!(logit.to_bits(), expected.to_bits(), "{token}");
+            }
+        }
+    }
+}
+
 /// Whether the block reads along or late, whether guesses were wrong in between: predictions have the same bits.
 #[test]
 fn predictions_depend_on_nothing_but_the_tokens() {
@@ -270,7 +352,7 @@ fn on_the_cpu(file: Arc<Gguf>, drafts: bool, requests: &[Request]) -> [Vec<Vec<T
 }
 
 /// Eight at once, and alone: the same tokens with guesses as without.
-fn check(file: &Arc<Gguf>, prompts: usize, vocab: u32) {
+pub(crate) fn check(file: &Arc<Gguf>, prompts: usize, vocab: u32) {
     let requests = requests(prompts, vocab);
     let [expected, together] = on_the_cpu(file.clone(), false, &requests);
     assert_eq!(expected, together);

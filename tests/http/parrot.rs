@@ -68,6 +68,7 @@ impl Parrot {
             candidates: 0,
             drafts: 0,
             predicts: false,
+            frequent: 0,
         };
         Self {
             capacity,

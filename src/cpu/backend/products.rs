@@ -6,7 +6,7 @@ use crate::{
     cpu::{
         isa::Isa,
         kernels::{ActKind, KernelScratch, Matmul, OutRows, matmul},
-        pool::Disjoint,
+        pool::{Disjoint, Pool},
     },
 };
 
@@ -80,70 +80,105 @@ impl Cpu {
         matrices: impl Iterator<Item = &'a Matrix>,
         outs: &mut [Vec<f32>; 4],
     ) {
-        if count == 0 {
-            return;
-        }
-        let workers = self.pool.workers();
-        let mut parts: [Option<Part<'a, '_>>; 4] = [None, None, None, None];
-        let (mut tasks, mut work) = (0, 0);
+        let (workers, rows) = (self.pool.workers(), &self.row_numbers[..count]);
+        let mut parts: [Option<Part<'_, '_>>; 4] = [None, None, None, None];
         for ((part, matrix), out) in parts.iter_mut().zip(matrices).zip(outs.iter_mut()) {
-            let weights = matrix.bytes();
-            self.moved_bytes += weights.len() as u64;
-            let step = task_outputs(matrix.outputs(), weights.len() / matrix.outputs(), workers);
-            tasks += matrix.outputs().div_ceil(step);
-            work += count * matrix.outputs() * matrix.inputs();
             let out = OutRows::new(&mut out[..count * matrix.outputs()], matrix.outputs());
-            *part = Some(Part {
-                matrix,
-                weights,
-                step,
-                out,
-            });
+            *part = Some(Part::new(matrix, rows, out, workers));
         }
-        let rows = &self.row_numbers[..count];
-        let (isa, quantised) = (self.isa, &self.quantised);
-        let scratch = Disjoint::new(&mut self.scratch);
-        let run = |mut task: usize, worker: usize| {
-            // SAFETY: a worker runs one task at a time, so its scratch has one user.
-            let scratch = unsafe { &mut scratch.nth(worker, 1)[0] };
-            for part in parts.iter().flatten() {
-                let here = part.matrix.outputs().div_ceil(part.step);
-                if task < here {
-                    part.run(isa, task, quantised, rows, scratch);
-                    return;
-                }
-                task -= here;
+        self.moved_bytes += parts.iter().flatten().map(Part::weight_bytes).sum::<u64>();
+        run_parts(
+            &self.pool,
+            self.isa,
+            &self.quantised,
+            &mut self.scratch,
+            &parts,
+        );
+    }
+}
+
+/// Computes products, their tasks in one region.
+pub(super) fn run_parts(
+    pool: &Pool,
+    isa: Isa,
+    quantised: &Quantised,
+    scratch: &mut [KernelScratch],
+    parts: &[Option<Part<'_, '_>>],
+) {
+    let tasks = parts.iter().flatten().map(Part::tasks).sum();
+    let work: usize = parts.iter().flatten().map(Part::work).sum();
+    let scratch = Disjoint::new(scratch);
+    let run = |mut task: usize, worker: usize| {
+        // SAFETY: a worker runs one task at a time, so its scratch has one user.
+        let scratch = unsafe { &mut scratch.nth(worker, 1)[0] };
+        for part in parts.iter().flatten() {
+            let here = part.tasks();
+            if task < here {
+                part.run(isa, task, quantised, scratch);
+                return;
             }
-        };
-        if work <= INLINE {
-            (0..tasks).for_each(|task| run(task, 0));
-        } else {
-            self.pool.run(tasks, run);
+            task -= here;
         }
+    };
+    if work <= INLINE {
+        (0..tasks).for_each(|task| run(task, 0));
+    } else {
+        pool.run(tasks, run);
     }
 }
 
 /// One matrix of a region.
-struct Part<'a, 'o> {
+pub(super) struct Part<'a, 'o> {
     matrix: &'a Matrix,
     weights: &'a [u8],
+    /// Which rows it is multiplied with.
+    rows: &'a [u32],
     /// Outputs of a task.
     step: usize,
     out: OutRows<'o>,
 }
 
-impl Part<'_, '_> {
-    fn run(
-        &self,
-        isa: Isa,
-        task: usize,
-        quantised: &Quantised,
-        rows: &[u32],
-        scratch: &mut KernelScratch,
-    ) {
+impl<'a, 'o> Part<'a, 'o> {
+    /// `out` = matrix . rows of what is quantised.
+    pub(super) fn new(
+        matrix: &'a Matrix,
+        rows: &'a [u32],
+        out: OutRows<'o>,
+        workers: usize,
+    ) -> Self {
+        let weights = matrix.bytes();
+        Self {
+            matrix,
+            weights,
+            rows,
+            step: task_outputs(matrix.outputs(), weights.len() / matrix.outputs(), workers),
+            out,
+        }
+    }
+
+    /// **Units**: bytes. What it reads.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        match self.rows {
+            [] => 0,
+            _ => self.weights.len() as u64,
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        match self.rows {
+            [] => 0,
+            _ => self.matrix.outputs().div_ceil(self.step),
+        }
+    }
+
+    fn work(&self) -> usize {
+        self.rows.len() * self.matrix.outputs() * self.matrix.inputs()
+    }
+
+    fn run(&self, isa: Isa, task: usize, quantised: &Quantised, scratch: &mut KernelScratch) {
         let outputs = task * self.step..self.matrix.outputs().min((task + 1) * self.step);
         let acts = quantised.form(self.matrix.kind());
-        // SAFETY: tasks have different outputs.
+        // SAFETY: tasks have different outputs, or, of different parts, different rows.
         let out = unsafe { self.out.share() };
         let job = Matmul {
             ty: self.matrix.ty(),
@@ -151,7 +186,7 @@ impl Part<'_, '_> {
             k: self.matrix.inputs(),
             outputs,
             acts,
-            rows,
+            rows: self.rows,
             out,
         };
         matmul(isa, &job, scratch);

@@ -55,6 +55,8 @@ pub(in crate::engine) struct Rates {
     lookup: [Rate; CLASSES],
     /// By place in the window, given that the guesses before were right.
     prediction: [Rate; DEPTH_MAX],
+    /// Of the tokens that were chosen, those that a prediction from the shortlist could have named.
+    listed: Rate,
 }
 
 impl Default for Rates {
@@ -62,6 +64,7 @@ impl Default for Rates {
         Self {
             lookup: LOOKUPS.map(Rate::assumed),
             prediction: [Rate::assumed(0.7); DEPTH_MAX],
+            listed: Rate::assumed(0.95),
         }
     }
 }
@@ -89,8 +92,18 @@ impl Rates {
         }
     }
 
+    /// The chance that the next token is in the shortlist.
+    pub(super) fn listed(&self) -> f64 {
+        f64::from(self.listed.right)
+    }
+
+    pub(super) fn note_listed(&mut self, listed: bool) {
+        self.listed.note(listed);
+    }
+
     fn all(&mut self) -> impl Iterator<Item = &mut Rate> {
-        self.lookup.iter_mut().chain(&mut self.prediction)
+        let both = self.lookup.iter_mut().chain(&mut self.prediction);
+        both.chain([&mut self.listed])
     }
 }
 

@@ -1,10 +1,14 @@
 //! What guessing ahead is worth: the same requests with it and without it, in turns, in one process.
 //!
-//! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE]] [--threads N] [--streams 1,4] [--rounds N] [--tokens N] [--json]`
+//! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE] [--acceptance CHANCE]] [--threads N] [--streams 1,4] [--rounds N] [--tokens N] [--json]`
 //!
 //! Two engines on the CPU have the same file; one never guesses. A round asks both, one after the other, for the same answers, streams at a time; what counts is the time between
 //! tokens, and of the rounds' ratios the median. Beside it stands the ratio of the processor time that answers took in all, which others on the machine hardly disturb (with `--threads 1`: waiting
-//! workers count as well). Of a file without a chat template, prompts are made-up tokens. Checked inside: every answer has the same tokens from both.
+//! workers count as well). For a synthetic model prompts are made-up tokens. **Right** are of the guesses those that were, not counting guesses behind a wrong one; **ms** is what predicting one took.
+//! Checked inside: every answer has the same tokens from both.
+//!
+//! `--acceptance` makes a model whose guesses are right with this chance (`tidegate synth` writes such a file), so that what they are worth is seen for each chance by itself. Before all that stands
+//! what a prediction takes where it is compared with the whole vocabulary, and with a shortlist.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -23,8 +27,16 @@ use tidegate::{
     stage::tokenize::{Prompt, Tokenize},
 };
 
+#[path = "../common/mod.rs"]
 mod common;
+mod predictions;
+mod scenes;
+mod steps;
+
 use common::{Common, Failure, rig::processor_time};
+use predictions::predictions;
+use scenes::Scene;
+use steps::{Guessed, Steps};
 
 #[derive(Parser)]
 struct Args {
@@ -41,101 +53,15 @@ struct Args {
     tokens: usize,
 }
 
-const WHO: [&str; 12] = [
-    "a brave frog",
-    "a tired baker",
-    "a shy dragon",
-    "a small robot",
-    "an old sailor",
-    "a clever fox",
-    "a quiet girl",
-    "a lonely whale",
-    "a proud rooster",
-    "a curious cat",
-    "a young gardener",
-    "a lost bear",
-];
-const WHAT: [&str; 9] = [
-    "learns to fly",
-    "finds a golden key",
-    "has a birthday",
-    "builds a boat",
-    "looks for a friend",
-    "gets lost in the woods",
-    "wants to see the sea",
-    "plants a seed",
-    "hears a strange noise",
-];
-const THINGS: [&str; 12] = [
-    "a volcano",
-    "a library",
-    "a bridge",
-    "rain",
-    "a bee",
-    "bread",
-    "the moon",
-    "a river",
-    "a school",
-    "music",
-    "snow",
-    "a garden",
-];
-
-/// A kind of conversation.
-#[derive(Clone, Copy)]
-enum Scene {
-    Story,
-    List,
-    /// An answer that mostly repeats what stands in the prompt.
-    CopyEdit,
-    Dialogue,
-    /// Tokens without a meaning.
-    Noise,
-}
-
-impl Scene {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Story => "story",
-            Self::List => "list",
-            Self::CopyEdit => "copy-edit",
-            Self::Dialogue => "dialogue",
-            Self::Noise => "noise",
-        }
-    }
-
-    /// The turns before the answer; one that is empty is to be filled with the model's own answer.
-    fn turns(self, nth: usize) -> Vec<String> {
-        let who = WHO[nth % WHO.len()];
-        let what = WHAT[nth * 5 % WHAT.len()];
-        let thing = THINGS[nth * 7 % THINGS.len()];
-        match self {
-            Self::Story => vec![format!("Write a short story about {who} who {what}.")],
-            Self::List => vec![format!("Give me a list of five facts about {thing}.")],
-            Self::CopyEdit => {
-                let ask = format!("Write a short story about {who} who {what}.");
-                vec![ask.clone(), String::new(), ask]
-            }
-            Self::Dialogue => vec![
-                format!("What is {thing}?"),
-                String::new(),
-                format!(
-                    "Thank you! And what do you know about {}?",
-                    THINGS[(nth * 7 + 3) % THINGS.len()]
-                ),
-            ],
-            Self::Noise => Vec::new(),
-        }
-    }
-}
-
 /// An engine to ask.
 struct Side {
     handle: Handle,
     stopper: Stopper,
+    steps: Steps,
 }
 
 fn side(file: &Arc<Gguf>, args: &Args, drafts: bool) -> Result<Side, Failure> {
+    let log = tempfile::NamedTempFile::new()?;
     let slots = args.streams.iter().copied().max().unwrap_or(1);
     let threads = args.common.threads;
     let settings = ModelSettings {
@@ -149,6 +75,7 @@ fn side(file: &Arc<Gguf>, args: &Args, drafts: bool) -> Result<Side, Failure> {
         engine: EngineSettings {
             drafts,
             outbox_tokens: 1024,
+            step_stats: Some(log.path().to_owned()),
             ..EngineSettings::default()
         },
         trace: None,
@@ -156,7 +83,11 @@ fn side(file: &Arc<Gguf>, args: &Args, drafts: bool) -> Result<Side, Failure> {
     let backend = move || Cpu::new(CpuSettings { threads });
     let (handle, stopper) = start::start(file.clone(), backend, &settings)
         .map_err(|error| Box::<dyn Error>::from(error.to_string()))?;
-    Ok(Side { handle, stopper })
+    Ok(Side {
+        handle,
+        stopper,
+        steps: Steps::of(log.reopen()?),
+    })
 }
 
 async fn answer(handle: &Handle, request: Request) -> Result<(Vec<Token>, Timings), Failure> {
@@ -179,8 +110,6 @@ struct Written {
     /// Of the process.
     processor: Duration,
     gaps: usize,
-    drafted: usize,
-    accepted: usize,
 }
 
 impl Written {
@@ -202,8 +131,6 @@ async fn write(handle: &Handle, requests: &[Request]) -> Result<Written, Failure
         written.answers.push(tokens);
         written.decode += timings.decode;
         written.gaps += timings.generated_tokens.saturating_sub(1);
-        written.drafted += timings.drafted_tokens;
-        written.accepted += timings.accepted_tokens;
     }
     Ok(written)
 }
@@ -217,15 +144,14 @@ struct Row {
     ratio: f64,
     processor: f64,
     worst: f64,
-    drafted: usize,
-    accepted: usize,
+    guessed: Guessed,
     tokens: usize,
 }
 
 impl Row {
     fn print(&self) {
         println!(
-            "{:>10} {:>7} {:>8} {:>11.1} {:>8.2} {:>8.2} {:>10.2} {:>9.2} {:>9.1}%",
+            "{:>10} {:>7} {:>8} {:>11.1} {:>8.2} {:>8.2} {:>10.2} {:>9.2} {:>9.1}% {:>7.2}",
             self.scene.name(),
             if self.sampled { "0.8" } else { "0" },
             self.streams,
@@ -233,8 +159,9 @@ impl Row {
             self.ratio,
             self.worst,
             self.processor,
-            self.drafted as f64 / self.tokens.max(1) as f64,
-            100.0 * self.accepted as f64 / self.drafted.max(1) as f64,
+            self.guessed.all as f64 / self.tokens.max(1) as f64,
+            100.0 * self.guessed.right as f64 / self.guessed.decided.max(1) as f64,
+            self.guessed.predicting / self.guessed.predicted.max(1) as f64,
         );
     }
 
@@ -242,7 +169,8 @@ impl Row {
         json!({
             "scene": self.scene.name(), "temperature": if self.sampled { 0.8 } else { 0.0 }, "streams": self.streams,
             "plain_tokens_s": self.streams as f64 / self.plain, "ratio": self.ratio, "ratio_low": self.worst, "processor_ratio": self.processor,
-            "drafts": self.drafted, "accepted": self.accepted, "tokens": self.tokens,
+            "drafts": self.guessed.all, "accepted": self.guessed.right, "decided": self.guessed.decided, "tokens": self.tokens,
+            "predicted": self.guessed.predicted, "predicting_ms": self.guessed.predicting,
         })
     }
 }
@@ -301,11 +229,11 @@ impl Bench<'_> {
         Ok(tokenize.tokens(&chat(messages))?)
     }
 
-    async fn row(&self, scene: Scene, sampled: bool, streams: usize) -> Result<Row, Failure> {
+    async fn row(&mut self, scene: Scene, sampled: bool, streams: usize) -> Result<Row, Failure> {
         let mut ratios = Vec::new();
         let mut plain_gaps = Vec::new();
         let mut processor = [Duration::ZERO; 2];
-        let (mut drafted, mut accepted, mut tokens) = (0, 0, 0);
+        let mut tokens = 0;
         for round in 0..self.args.rounds {
             let mut requests = Vec::new();
             for stream in 0..streams {
@@ -328,15 +256,15 @@ impl Bench<'_> {
             }
             processor[0] += plain.processor;
             processor[1] += guessing.processor;
-            drafted += guessing.drafted;
-            accepted += guessing.accepted;
             tokens += guessing.gaps;
         }
         let median = |values: &mut Vec<f64>| {
             values.sort_by(f64::total_cmp);
             values[values.len() / 2]
         };
+        let Side { handle, steps, .. } = &mut self.guessing;
         Ok(Row {
+            guessed: steps.read(handle)?,
             scene,
             sampled,
             streams,
@@ -344,8 +272,6 @@ impl Bench<'_> {
             ratio: median(&mut ratios),
             processor: processor[0].as_secs_f64() / processor[1].as_secs_f64(),
             worst: ratios[0],
-            drafted,
-            accepted,
             tokens,
         })
     }
@@ -363,8 +289,9 @@ fn main() -> Result<(), Failure> {
     let args = Args::parse();
     let (name, file) = args.common.open()?;
     let text = ModelText::read(&file)?;
-    let talks = args.common.like.is_none();
-    let bench = Bench {
+    let talks = !(file.str("general.name")?).is_some_and(|name| name.starts_with("Synthetic "));
+    let predictions = predictions(&args.common, &file)?;
+    let mut bench = Bench {
         text: talks.then(|| {
             let tokenize = Tokenize::new(text.tokenizer.clone(), text.template.clone());
             (text, tokenize)
@@ -375,9 +302,12 @@ fn main() -> Result<(), Failure> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     if !args.common.json {
+        for (among, took) in &predictions {
+            println!("{name}: a prediction among {among} tokens takes {took:.2} ms");
+        }
         println!("{name}: {} rounds", args.rounds);
         println!(
-            "{:>10} {:>7} {:>8} {:>11} {:>8} {:>8} {:>10} {:>9} {:>10}",
+            "{:>10} {:>7} {:>8} {:>11} {:>8} {:>8} {:>10} {:>9} {:>10} {:>7}",
             "scene",
             "T",
             "streams",
@@ -386,7 +316,8 @@ fn main() -> Result<(), Failure> {
             "lowest",
             "processor",
             "guesses",
-            "right"
+            "right",
+            "ms"
         );
     }
     let scenes: &[Scene] = if talks {
@@ -409,7 +340,7 @@ fn main() -> Result<(), Failure> {
     if args.common.json {
         println!(
             "{}",
-            json!({"bench": "drafts", "model": name, "rounds": args.rounds, "drafts": rows})
+            json!({"bench": "drafts", "model": name, "rounds": args.rounds, "predictions_ms": predictions, "drafts": rows})
         );
     }
     for side in [bench.guessing, bench.plain] {
