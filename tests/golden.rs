@@ -14,6 +14,8 @@ mod follow;
 mod load;
 #[path = "golden/reference.rs"]
 mod reference;
+#[path = "golden/remade.rs"]
+mod remade;
 #[path = "golden/smollm2.rs"]
 mod smollm2;
 #[path = "golden/store.rs"]
@@ -24,5 +26,9 @@ mod tales;
 mod tiny;
 #[path = "golden/together.rs"]
 mod together;
+#[path = "golden/traps.rs"]
+mod traps;
 #[path = "golden/turns.rs"]
 mod turns;
+#[path = "golden/twins.rs"]
+mod twins;
