@@ -12,6 +12,8 @@ mod families;
 mod follow;
 #[path = "golden/load.rs"]
 mod load;
+#[path = "golden/made.rs"]
+mod made;
 #[path = "golden/reference.rs"]
 mod reference;
 #[path = "golden/remade.rs"]
@@ -20,6 +22,8 @@ mod remade;
 mod smollm2;
 #[path = "golden/store.rs"]
 mod store;
+#[path = "golden/table.rs"]
+mod table;
 #[path = "golden/tales.rs"]
 mod tales;
 #[path = "golden/tiny.rs"]

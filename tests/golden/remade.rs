@@ -210,8 +210,13 @@ impl Remade {
         self
     }
 
-    /// The file of this.
+    /// The file of this, in memory.
     pub(crate) fn file(&self) -> Arc<Gguf> {
+        Arc::new(Gguf::from_bytes(self.bytes()).expect("a valid file"))
+    }
+
+    /// The file's bytes, tensors in their order.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut header = HeaderWriter::new();
         for (name, key) in &self.keys {
             key.put(&mut header, name);
@@ -225,7 +230,7 @@ impl Remade {
         data.resize(header.data_bytes() as usize, 0);
         let mut bytes = header.finish();
         bytes.append(&mut data);
-        Arc::new(Gguf::from_bytes(bytes).expect("a valid file"))
+        bytes
     }
 }
 

@@ -9,7 +9,7 @@ fn fused(file: &Remade, parts: [&str; 2]) -> Remade {
     let [first, second] = parts.map(|part| format!("ffn_{part}_exps.weight"));
     let is_first = |piece: &&Piece| piece.name.ends_with(&first);
     for of_first in file.tensors.iter().filter(is_first) {
-        let at = of_first.name.trim_end_matches(&first);
+        let at = of_first.name.trim_end_matches(first.as_str());
         let other = format!("{at}{second}");
         let values = [of_first.values(), file.values(&other)];
         let dims = &of_first.dims;

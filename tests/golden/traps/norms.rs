@@ -29,8 +29,8 @@ const FEED_FORWARD: [&str; 8] = [
 #[test]
 fn trap_2_norms_are_used_as_they_are() {
     let streams = [
-        &["hc_ffn_down.weight", "hc_ffn_inject.weight"],
-        &FEED_FORWARD[..],
+        &["hc_ffn_down.weight", "hc_ffn_inject.weight"][..],
+        &FEED_FORWARD,
     ]
     .concat();
     for name in ["qwen3moe", "qwen3next", "qwen35moe", "qwen4exp"] {
