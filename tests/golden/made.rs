@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use crate::remade::Remade;
+use crate::remade::{Key, Remade};
 use tidegate::{
     gguf::Gguf,
     synth::{Blueprint, Hybrid, Mix, Plan, Streams, WindowHeads, Windows},
@@ -66,7 +66,12 @@ pub(crate) fn made(name: &str, mix: Mix) -> Remade {
         .expect("written");
     let mut file = Remade::of(&Gguf::open(&path).expect("a valid file"));
     fill_table(&mut file);
-    file
+    // logits of random weights are so large that all would be the bound
+    let bound = "final_logit_softcapping";
+    match file.key(bound) {
+        Some(_) => file.with(bound, Some(Key::Float(1e4))),
+        None => file,
+    }
 }
 
 /// A table of n-grams is a hole in such files: it gets blocks of another tensor of its type.

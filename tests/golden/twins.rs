@@ -67,7 +67,7 @@ fn check(name: &str, mix: Mix) -> BTreeSet<BlockType> {
         mix.name()
     );
     assert!(
-        median < 0.05 && most < 0.2 && alike > 0.8,
+        median < 0.03 && most < 0.1 && alike > 0.9,
         "{name}, {}: {errors:?}",
         mix.name()
     );
