@@ -454,6 +454,11 @@ pub trait Backend: Sized + 'static {
         Ok(())
     }
 
+    /// Takes note of prompt tokens that will be a slot's rows: see [`Executor::ahead`](crate::engine::executor::Executor::ahead).
+    fn ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
+        let _ = (slot, first, tokens);
+    }
+
     /// The ops that follow, up to [`leave`](Self::leave), are a slice of this window.
     fn enter(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
         let _ = window;
