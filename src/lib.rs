@@ -86,7 +86,7 @@
 //! - **No lock and no await between schedule and emit**, and no allocation that grows with the model: buffers are made when the model is loaded. Only where experts are read from a drive does the engine thread wait for
 //!   it, and where the kernel has no io_uring it hands the reads to threads through a locked queue.
 //! - **No waiting without a bound**: inbox, outboxes, queue, requests in flight, heads and bodies have limits, and exceeding one is an error with a number.
-//! - **No page fault for a table of n-grams**: [`cpu::table`] reads rows itself, ahead of time, and gives up with an error.
+//! - **No page fault for a table of n-grams**: [`cpu::table`] reads rows itself, a prompt's chunk ahead, and a row that does not come ends the sequences that need it.
 //! - **No access without a key where keys are set**, except to `/health`: the router's layers are around everything, also around paths that do not exist. Keys are kept as
 //!   hashes and compared in constant time; what a key is appears in no log, error or `Debug`.
 //! - **No panic from a file or a client.** Files are checked when opened, requests before they enter the engine. A panic of the engine thread would be a bug; it ends the

@@ -7,7 +7,10 @@ use std::{rc::Rc, sync::Arc};
 
 use crate::{
     backend::{Backend, CUT_ROWS, HeadNorm, Needs, Room},
-    engine::executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span, Torn},
+    engine::{
+        executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span, Torn},
+        request::Token,
+    },
     gguf::Gguf,
     op::{Block, Hidden, Pass, norm::Norm, streams::ReadStreams},
 };
@@ -273,6 +276,10 @@ impl<B: Backend> Executor for Runner<B> {
         window.rows.fill(spans);
         self.backend.begin(&mut window)?;
         Ok(window)
+    }
+
+    fn ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
+        self.backend.ahead(slot, first, tokens);
     }
 
     fn advance(&mut self, window: &mut Window<B>) -> Result<Progress, B::Error> {

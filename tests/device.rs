@@ -20,6 +20,8 @@ mod follow;
 mod gpu;
 #[path = "golden/load.rs"]
 mod load;
+#[path = "golden/made.rs"]
+mod made;
 #[path = "device/memory.rs"]
 mod memory;
 #[path = "program/process.rs"]
@@ -29,11 +31,18 @@ mod products;
 #[path = "golden/reference.rs"]
 #[expect(dead_code, reason = "no device computes prediction blocks yet")]
 mod reference;
+#[path = "golden/remade.rs"]
+#[expect(dead_code, reason = "files are not changed here")]
+mod remade;
 #[path = "device/tales.rs"]
 mod tales;
 #[path = "device/tiny.rs"]
 mod tiny;
+#[path = "device/together.rs"]
+mod together;
 #[path = "golden/turns.rs"]
 mod turns;
+#[path = "device/twins.rs"]
+mod twins;
 #[path = "device/zoo.rs"]
 mod zoo;

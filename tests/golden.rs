@@ -12,17 +12,27 @@ mod families;
 mod follow;
 #[path = "golden/load.rs"]
 mod load;
+#[path = "golden/made.rs"]
+mod made;
 #[path = "golden/reference.rs"]
 mod reference;
+#[path = "golden/remade.rs"]
+mod remade;
 #[path = "golden/smollm2.rs"]
 mod smollm2;
 #[path = "golden/store.rs"]
 mod store;
+#[path = "golden/table.rs"]
+mod table;
 #[path = "golden/tales.rs"]
 mod tales;
 #[path = "golden/tiny.rs"]
 mod tiny;
 #[path = "golden/together.rs"]
 mod together;
+#[path = "golden/traps.rs"]
+mod traps;
 #[path = "golden/turns.rs"]
 mod turns;
+#[path = "golden/twins.rs"]
+mod twins;

@@ -89,15 +89,20 @@ impl<B: Machine> Rig<B> {
             .collect()
     }
 
-    /// Computes a window; the likeliest token of every row that is asked goes to `next`. After each slice `between` is called.
+    /// Computes a window; the likeliest token of every row that is asked goes to `next`. After each slice `between` is called. When it has begun, `ahead` is told: tokens
+    /// that will follow the first span.
     pub(crate) fn window(
         &mut self,
         lane: Lane,
-        spans: &[Span<'_>],
+        (spans, ahead): (&[Span<'_>], &[u32]),
         next: &mut Vec<u32>,
         mut between: impl FnMut(&B) -> Result<(), Failure>,
     ) -> Result<Times, Failure> {
         let mut pass = self.runner.begin(lane, spans)?;
+        if let Some(span) = spans.first().filter(|_| !ahead.is_empty()) {
+            let behind = span.first as usize + span.tokens.len();
+            self.runner.ahead(span.slot, behind, ahead);
+        }
         loop {
             let progress = self.runner.advance(&mut pass)?;
             between(self.runner.backend())?;
@@ -131,6 +136,7 @@ impl<B: Machine> Rig<B> {
         self.runner.reset(Slot(slot as u32));
         let mut next = Vec::new();
         let mut first = 0;
+        let soon = |from: usize| &tokens[from..tokens.len().min(from + chunk)];
         for part in tokens.chunks(chunk) {
             let last = first + part.len() == tokens.len();
             let span = Span {
@@ -142,8 +148,9 @@ impl<B: Machine> Rig<B> {
                 ask: Ask::Greedy,
                 drafts: 0,
             };
-            self.window(Lane::Prompt, &[span], &mut next, |_| Ok(()))?;
             first += part.len();
+            let ahead = &tokens[first..tokens.len().min(first + chunk)];
+            self.window(Lane::Prompt, (&[span], ahead), &mut next, |_| Ok(()))?;
         }
         Ok(next[0])
     }

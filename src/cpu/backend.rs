@@ -11,7 +11,7 @@ use super::{
     kernels::{ActKind, Acts, KernelScratch},
     math,
     pool::Pool,
-    store::{Parts, ReadError, Store, StoreError, StoreSettings, slot_layers},
+    store::{Parts, Store, StoreError, StoreSettings, slot_layers},
     table::{Table, TableStats, Tables},
 };
 use crate::{
@@ -20,7 +20,10 @@ use crate::{
         HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
-    engine::executor::{Slot, Torn},
+    engine::{
+        executor::{Slot, Torn},
+        request::Token,
+    },
     gguf::Gguf,
     ledger::{Place, scratch_row_bytes},
     model::window::{RowSpan, Rows, Window},
@@ -96,7 +99,7 @@ pub struct Cpu {
 struct TornRows {
     rows: Vec<u32>,
     /// Of the last one.
-    why: Option<ReadError>,
+    why: Option<String>,
 }
 
 /// In the first windows (the warm-up generation) experts are fetched from disk in one piece each, which is several times faster than by
@@ -251,7 +254,7 @@ impl Cpu {
     }
 
     /// What reading rows of a table has been like, where the model has one.
-    pub fn table_stats(&self) -> TableStats {
+    pub fn table_stats(&self) -> &TableStats {
         self.tables.stats()
     }
 
@@ -337,6 +340,13 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
+        let found = self.ngrams.find_ahead(slot, first, tokens);
+        if !found.is_empty() {
+            self.tables.ahead(found);
+        }
+    }
+
     fn read_streams(
         &mut self,
         window: &Window<Self>,
@@ -356,7 +366,8 @@ impl Backend for Cpu {
         window: &mut Window<Self>,
         weights: &NgramWeights<Self>,
     ) -> Result<(), CpuError> {
-        self.ngrams(window, weights)
+        self.ngrams(window, weights);
+        Ok(())
     }
 
     fn experts(&mut self, file: &Arc<Gguf>, source: ExpertSource) -> Result<Experts, CpuError> {
@@ -368,7 +379,7 @@ impl Backend for Cpu {
     }
 
     fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
-        let why = self.torn.why.take()?.to_string();
+        let why = self.torn.why.take()?;
         let rows = std::mem::take(&mut self.torn.rows);
         let spans = window.rows().spans().iter();
         let hit = |span: &&RowSpan| rows.iter().any(|row| span.rows.contains(&(*row as usize)));

@@ -1,14 +1,15 @@
 //! A table that stays on the disk: rows are read by threads, ahead of when they are needed, and kept in a bounded cache.
 //!
-//! Which rows a window needs is known when it begins, so they are asked for then, and what is missing has arrived by the time they are used, as a rule. Rows that
-//! lie near each other are read together. The engine thread does all the bookkeeping; the threads only read. A read that fails or takes too long is an error
-//! with the table's name, never a wait without end.
+//! Which rows a window needs is known when it begins, and which the next chunk of a prompt will need when this one begins; so they are asked for then, and what is missing
+//! has arrived by the time it is used, as a rule. Rows that lie near each other are read together. The engine thread does all the bookkeeping; the threads only read.
+//! What cannot be read, or not in time, is told row by row with the table's name, never a wait without end.
 
 mod cache;
+mod lane;
 mod readers;
 
 use std::{
-    collections::HashMap,
+    collections::{HashSet, VecDeque},
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -21,12 +22,16 @@ use crate::{
     quant::BlockType,
 };
 use cache::RowCache;
-use readers::{Extent, Readers};
+pub(super) use lane::Held;
+use lane::LaneRows;
+use readers::{Extent, Read, Readers};
 
 /// A window waits no longer than this for its rows.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// **Units**: bytes. What rows in memory may take.
 const CACHE_BYTES: usize = 256 << 20;
+/// Waits that are remembered: enough for percentiles.
+const WAITS: usize = 4096;
 
 /// A table, not in memory.
 #[derive(Debug)]
@@ -52,13 +57,13 @@ pub enum TableError {
     },
     /// The disk does not answer.
     #[error(
-        "table `{tensor}`: {missing} reads have not come back after {}s; is the disk alive?",
+        "table `{tensor}`: {missing} rows have not come after {}s; is the disk alive?",
         PATIENCE.as_secs()
     )]
     Slow {
         /// The table.
         tensor: String,
-        /// How many reads.
+        /// How many rows.
         missing: usize,
     },
 }
@@ -68,14 +73,18 @@ pub enum TableError {
 pub struct TableStats {
     /// Rows asked for, each once a window.
     pub rows: u64,
-    /// Of these, in memory already.
+    /// Of these, in memory when their window began.
     pub hits: u64,
+    /// Rows that were read for a window which had not begun.
+    pub ahead: u64,
     /// Reads from the disk.
     pub reads: u64,
     /// **Units**: bytes. What they brought.
     pub read_bytes: u64,
-    /// How long windows have waited, ascending, the longest waits of all.
-    pub waits: Vec<Duration>,
+    /// Windows that used rows.
+    pub windows: u64,
+    /// How long the last few thousand of them have waited, in their order.
+    pub waits: VecDeque<Duration>,
 }
 
 impl Table {
@@ -97,48 +106,20 @@ impl Table {
     }
 }
 
-/// The rows of a window that are there.
-pub(super) struct Held<'a> {
-    lane: &'a LaneRows,
-    row_bytes: usize,
-}
-
-impl Held<'_> {
-    /// A row's bytes.
-    ///
-    /// **Panics** if it was not asked for.
-    pub(super) fn get(&self, row: u64) -> &[u8] {
-        let at = self.lane.places[&row] * self.row_bytes;
-        &self.lane.bytes[at..at + self.row_bytes]
-    }
-}
-
-/// The rows that a lane's window needs.
-#[derive(Default)]
-struct LaneRows {
-    /// Where in `bytes` a row is, in rows.
-    places: HashMap<u64, usize>,
-    bytes: Vec<u8>,
-    /// Reads that have not come back.
-    pending: usize,
-    asked: Option<Instant>,
-    /// Which window, so that what comes late for another is known.
-    number: u64,
-}
-
 /// All that is in memory of a model's table.
 #[derive(Default)]
 pub(super) struct Tables {
     open: Option<Open>,
     lanes: [LaneRows; Lane::COUNT],
     stats: TableStats,
-    number: u64,
 }
 
 struct Open {
     table: Arc<Table>,
     cache: RowCache,
     readers: Readers,
+    /// Rows that were asked for and have not come.
+    awaited: HashSet<u64>,
 }
 
 impl Tables {
@@ -148,139 +129,156 @@ impl Tables {
             cache: RowCache::new(CACHE_BYTES, table.row_bytes()),
             readers: Readers::new(table.file.clone(), &table.tensor),
             table: table.clone(),
+            awaited: HashSet::new(),
         });
     }
 
     /// What reading has been like.
-    pub(super) fn stats(&self) -> TableStats {
-        let mut stats = self.stats.clone();
-        stats.waits.sort_unstable();
-        stats
+    pub(super) fn stats(&self) -> &TableStats {
+        &self.stats
+    }
+
+    /// Asks for rows of a window that has not begun; they are read when no window waits for others.
+    pub(super) fn ahead(&mut self, rows: &[u64]) {
+        self.take_arrived();
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        let mut missing = Vec::new();
+        for row in rows {
+            if !open.cache.has(*row) && open.awaited.insert(*row) {
+                missing.push(*row);
+            }
+        }
+        self.stats.ahead += missing.len() as u64;
+        self.stats.reads += open.read(missing, false);
     }
 
     /// Asks for the rows of a window that begins.
     pub(super) fn ask(&mut self, lane: Lane, rows: &[u64]) {
+        self.take_arrived();
         let Some(open) = &mut self.open else {
             return;
         };
-        self.number += 1;
         let of = &mut self.lanes[lane as usize];
-        of.places.clear();
-        of.pending = 0;
-        of.number = self.number;
-        of.asked = Some(Instant::now());
-        let row_bytes = open.table.row_bytes();
-        let mut missing = Vec::new();
+        of.begin(open.table.row_bytes());
+        let (mut missing, mut coming) = (Vec::new(), false);
         for row in rows {
-            let next = of.places.len();
-            let std::collections::hash_map::Entry::Vacant(vacant) = of.places.entry(*row) else {
+            if !of.list(*row) {
                 continue;
-            };
-            vacant.insert(next);
-            let need = (next + 1) * row_bytes;
-            if of.bytes.len() < need {
-                of.bytes.resize(need, 0);
             }
             self.stats.rows += 1;
-            match open.cache.get(*row) {
-                Some(bytes) => {
-                    self.stats.hits += 1;
-                    of.bytes[need - row_bytes..need].copy_from_slice(bytes);
-                }
-                None => missing.push(*row),
+            if let Some(bytes) = open.cache.get(*row) {
+                self.stats.hits += 1;
+                of.arrive(*row, bytes);
+            } else if open.awaited.insert(*row) {
+                missing.push(*row);
+            } else {
+                coming = true;
             }
         }
-        missing.sort_unstable();
-        for extent in Extent::together(&missing, row_bytes) {
-            of.pending += 1;
-            self.stats.reads += 1;
-            open.readers.ask(lane, of.number, extent);
+        if coming {
+            open.readers.hurry(|row| of.awaits(row));
         }
+        self.stats.reads += open.read(missing, true);
     }
 
-    /// The rows that were asked for, `rows` among them. Waits for those that are on their way.
-    ///
-    /// **Errors**: a read that failed, or did not come back.
-    pub(super) fn rows(
-        &mut self,
-        table: &Table,
-        lane: Lane,
-        rows: &[u64],
-    ) -> Result<Held<'_>, TableError> {
-        let asked = {
-            let of = &self.lanes[lane as usize];
-            of.asked.is_some() && rows.iter().all(|row| of.places.contains_key(row))
-        };
-        if !asked {
+    /// The rows that were asked for, `rows` among them. Waits for those that are on their way; some may have been lost.
+    pub(super) fn rows(&mut self, lane: Lane, rows: &[u64]) -> Held<'_> {
+        if !rows.iter().all(|row| self.lanes[lane as usize].lists(*row)) {
             // nobody said that this window begins
             self.ask(lane, rows);
         }
         let begun = Instant::now();
-        let waited = self.lanes[lane as usize].pending > 0;
-        while self.lanes[lane as usize].pending > 0 {
-            self.receive(table, begun)?;
+        let mut waited = Duration::ZERO;
+        while self.lanes[lane as usize].awaited() > 0 {
+            let arrived = match &mut self.open {
+                Some(open) => open.readers.next(PATIENCE.saturating_sub(begun.elapsed())),
+                None => None,
+            };
+            match arrived {
+                Some(read) => self.take(read),
+                None => self.give_up(lane),
+            }
+            waited = begun.elapsed();
         }
-        if waited {
-            self.note(begun.elapsed());
-        } else {
-            self.note(Duration::ZERO);
+        self.stats.windows += 1;
+        if self.stats.waits.len() == WAITS {
+            self.stats.waits.pop_front();
         }
-        Ok(Held {
-            lane: &self.lanes[lane as usize],
-            row_bytes: table.row_bytes(),
-        })
+        self.stats.waits.push_back(waited);
+        Held::new(&self.lanes[lane as usize])
     }
 
-    fn note(&mut self, wait: Duration) {
-        // the last waits only: enough for percentiles
-        if self.stats.waits.len() == 4096 {
-            self.stats.waits.remove(0);
+    /// A window does without what has not come.
+    fn give_up(&mut self, lane: Lane) {
+        let tensor = match &self.open {
+            Some(open) => open.table.tensor.name.to_string(),
+            None => String::new(),
+        };
+        let of = &mut self.lanes[lane as usize];
+        let missing = of.awaited();
+        of.lose(|_| true, &Arc::new(TableError::Slow { tensor, missing }));
+    }
+
+    fn take_arrived(&mut self) {
+        while let Some(read) = self
+            .open
+            .as_mut()
+            .and_then(|open| open.readers.next(Duration::ZERO))
+        {
+            self.take(read);
         }
-        self.stats.waits.push(wait);
     }
 
     /// Takes one read that has come back to where it belongs.
-    fn receive(&mut self, table: &Table, begun: Instant) -> Result<(), TableError> {
+    fn take(&mut self, read: Read) {
         let Some(open) = &mut self.open else {
-            return Ok(());
+            return;
         };
-        let left = PATIENCE.saturating_sub(begun.elapsed());
-        let Some(read) = open.readers.next(left) else {
-            let missing = self.lanes.iter().map(|lane| lane.pending).sum();
-            self.lanes.iter_mut().for_each(|lane| lane.asked = None);
-            return Err(TableError::Slow {
-                tensor: table.tensor.name.to_string(),
-                missing,
-            });
-        };
-        let row_bytes = table.row_bytes();
-        let of = &mut self.lanes[read.lane as usize];
-        let mine = of.number == read.number;
-        if mine {
-            of.pending -= 1;
-        }
-        let bytes = match read.bytes {
-            Ok(bytes) => bytes,
+        let row_bytes = open.table.row_bytes();
+        let rows = &read.extent.rows;
+        rows.iter().for_each(|row| _ = open.awaited.remove(row));
+        match read.bytes {
+            Ok(bytes) => {
+                self.stats.read_bytes += bytes.len() as u64;
+                for row in rows {
+                    let from = (row - rows[0]) as usize * row_bytes;
+                    let bytes = &bytes[from..from + row_bytes];
+                    open.cache.put(*row, bytes);
+                    self.lanes.iter_mut().for_each(|of| of.arrive(*row, bytes));
+                }
+            }
+            // it may have failed before a window waited for it
+            Err(_) if !read.urgent => {
+                let awaits = |row: &u64| self.lanes.iter().any(|of| of.awaits(*row));
+                let again: Vec<u64> = rows.iter().copied().filter(awaits).collect();
+                open.awaited.extend(&again);
+                self.stats.reads += open.read(again, true);
+            }
             Err(reason) => {
-                of.asked = None;
-                return Err(TableError::Read {
-                    tensor: table.tensor.name.to_string(),
+                let why = Arc::new(TableError::Read {
+                    tensor: open.table.tensor.name.to_string(),
                     offset: read.offset,
                     bytes: read.extent.bytes(row_bytes),
                     reason,
                 });
-            }
-        };
-        self.stats.read_bytes += bytes.len() as u64;
-        for row in &read.extent.rows {
-            let from = (row - read.extent.rows[0]) as usize * row_bytes;
-            let bytes = &bytes[from..from + row_bytes];
-            open.cache.put(*row, bytes);
-            if let Some(place) = of.places.get(row).filter(|_| mine) {
-                of.bytes[place * row_bytes..][..row_bytes].copy_from_slice(bytes);
+                for of in &mut self.lanes {
+                    of.lose(|row| rows.binary_search(&row).is_ok(), &why);
+                }
             }
         }
-        Ok(())
+    }
+}
+
+impl Open {
+    /// Has rows read; says in how many reads.
+    fn read(&mut self, mut rows: Vec<u64>, urgent: bool) -> u64 {
+        rows.sort_unstable();
+        let extents = Extent::together(&rows, self.table.row_bytes());
+        let reads = extents.len() as u64;
+        self.readers.ask(extents, urgent);
+        reads
     }
 }
 

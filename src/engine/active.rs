@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{
     drafts::{Source, Terms},
     event::Admission,
-    executor::{Ask, Guess, Lane, Outcome, PageId, Slot, Span},
+    executor::{Ask, Executor, Guess, Lane, Outcome, PageId, Slot, Span},
     meters::Meters,
     request::{EngineError, FinishReason, Logprobs, Timings, Token},
     schedule::Demand,
@@ -88,6 +88,8 @@ pub(super) struct Active {
     pub(super) pages: Vec<PageId>,
     /// Tokens that are to be predicted before its next window.
     predictions: usize,
+    /// Prompt positions of which the executor was told.
+    told: usize,
     /// Whether its rows are under way on the prompt lane.
     pub(super) reading: bool,
     /// When it last had a share of a window, as [`Demand::served`] counts.
@@ -115,6 +117,7 @@ impl Active {
             slot,
             pages,
             predictions: 0,
+            told: 0,
             reading: false,
             served: 0,
             admitted: now,
@@ -259,6 +262,18 @@ impl Active {
                 Some(_) => Ask::Logits,
                 None => self.request.sampler.ask(candidates),
             },
+        }
+    }
+
+    /// Tells an executor of as many prompt tokens behind its next `rows` rows as a window holds, of each once.
+    pub(super) fn tell_ahead<E: Executor>(&mut self, rows: usize, executor: &mut E) {
+        let sequence = &self.request.sequence;
+        let end = sequence.computed() + rows + executor.capacity().rows;
+        let end = end.min(sequence.prompt_tokens());
+        if self.told < end {
+            let tokens = &sequence.known()[self.told..end];
+            executor.ahead(self.slot, self.told, tokens);
+            self.told = end;
         }
     }
 

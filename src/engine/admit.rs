@@ -30,7 +30,8 @@ impl<E: Executor> Engine<E> {
                 drafts.take_over(self.experience.of(sampled));
             }
             tell_place(&request, 0);
-            let active = Active::new(request, id, pages, self.executor.now());
+            let mut active = Active::new(request, id, pages, self.executor.now());
+            active.tell_ahead(0, &mut self.executor);
             self.board.slot(active.stats());
             self.active[slot] = Some(active);
             self.show();

@@ -167,6 +167,12 @@ pub trait Executor: 'static {
     /// Starts a window of the rows of `spans` (each slot at most once, and in one lane at most). The lane is free.
     fn begin(&mut self, lane: Lane, spans: &[Span<'_>]) -> Result<Self::Pass, Self::Error>;
 
+    /// Tells of prompt tokens that will be the slot's rows, from position `first` on, where those told last have ended. They come before their window begins, no more than
+    /// [`Capacity::rows`] behind the last row that has begun.
+    fn ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
+        let _ = (slot, first, tokens);
+    }
+
     /// Advances by one slice: a layer, or part of one where a whole layer takes more than some tens of milliseconds. A pass of the decode lane
     /// may go all the way at once. No more than [`Capacity::slices_ahead`] are still being computed on return: the engine measures the time from return to return.
     fn advance(&mut self, pass: &mut Self::Pass) -> Result<Progress, Self::Error>;

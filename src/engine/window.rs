@@ -205,11 +205,17 @@ impl<E: Executor> Engine<E> {
             })
             .collect();
         let pass = self.executor.begin(lane, &spans)?;
+        let load = spans.iter().fold(Load::default(), |load, span| {
+            load.with(Load::of(span.tokens.len(), span.first as usize))
+        });
+        for share in &shares {
+            if let Some(active) = &mut self.active[share.slot.0 as usize] {
+                active.tell_ahead(share.rows, &mut self.executor);
+            }
+        }
         self.flights[lane as usize] = Some(Flight {
             pass,
-            load: Some(spans.iter().fold(Load::default(), |load, span| {
-                load.with(Load::of(span.tokens.len(), span.first as usize))
-            })),
+            load: Some(load),
             shares,
             census,
             schedule: begun - started,

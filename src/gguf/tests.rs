@@ -189,7 +189,7 @@ fn shard(no: u16, count: u16, tensors: usize, total: i32) -> Vec<u8> {
 }
 
 #[test]
-fn split_files_are_opened_as_one() {
+fn trap_21_split_files_are_opened_as_one() {
     /// (shards as (no, count, tensors), total announced, file opened, error or none)
     type Case<'a> = (&'a [(u16, u16, usize)], i32, &'a str, Option<&'a str>);
     let cases: &[Case<'_>] = &[
@@ -262,4 +262,25 @@ fn split_files_are_opened_as_one() {
             (got, _) => panic!("{opened}: {got:?}, expected {error:?}"),
         }
     }
+}
+
+/// As caches of downloads keep them: links with the right names, to files with others in another folder.
+#[cfg(unix)]
+#[test]
+fn trap_21_siblings_are_beside_the_path_that_was_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for no in 0..2 {
+        std::fs::write(at(&format!("blob{no}")), shard(no, 2, 1, 2)).unwrap();
+    }
+    std::fs::create_dir(at("model")).unwrap();
+    for (no, name) in ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"]
+        .iter()
+        .enumerate()
+    {
+        let target = at(&format!("blob{no}"));
+        std::os::unix::fs::symlink(target, at("model").join(name)).unwrap();
+    }
+    let file = Gguf::open(at("model").join("m-00001-of-00002.gguf")).unwrap();
+    assert_eq!(file.tensors().len(), 2);
 }

@@ -147,3 +147,55 @@ fn grids_are_whole() {
         [0, 0x81, 3, 0x87, 0xff]
     );
 }
+
+/// The f16 scale of IQ1_M lies in the upper nibbles of four words, the lowest first.
+#[test]
+fn trap_24_nibbles_of_the_scale_of_iq1_m() {
+    let scaled = |d: u16| {
+        let words = (0..4).map(|word| (d >> (4 * word) & 15) << 12);
+        let block: Vec<u8> = [0; 48]
+            .into_iter()
+            .chain(words.flat_map(u16::to_le_bytes))
+            .collect();
+        let mut values = vec![0.0; 256];
+        dequantise(BlockType::IQ1_M, &block, &mut values).unwrap();
+        values
+    };
+    // every vector is the first of the book, shifted up, with the least scale of a group
+    let one: Vec<f32> = grids::IQ1[0]
+        .to_le_bytes()
+        .map(|t| f32::from(t as i8) + 0.125)
+        .to_vec();
+    for d in [1.0, 0.4873, -3.25] {
+        let d = half::f16::from_f32(d);
+        let expected: Vec<f32> = one.iter().map(|x| x * d.to_f32()).collect();
+        assert!(
+            scaled(d.to_bits()).chunks(8).all(|eight| eight == expected),
+            "{d}"
+        );
+    }
+}
+
+/// Codes stand for twice the four-bit float; with a scale of 1 they give the float itself.
+#[test]
+fn trap_25_doubled_codes_are_halved_once() {
+    let floats = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let both = floats.into_iter().chain(floats.map(|x| -x));
+    let expected: Vec<f32> = both.collect();
+    // code `e` in the low nibble of its byte, `15 - e` in the high one
+    let nibbles: Vec<u8> = (0..16).map(|e: u8| e | (15 - e) << 4).collect();
+    let mxfp4 = [&[127], &nibbles[..]].concat();
+    let mut values = [0.0; 32];
+    dequantise(BlockType::MXFP4, &mxfp4, &mut values).unwrap();
+    assert_eq!(values[..16], expected);
+    assert!(values[16..].iter().eq(expected.iter().rev()));
+    // 0x38 is 1 in e4m3; groups of 16 values take 8 bytes
+    let nvfp4 = [&[0x38; 4], &nibbles[..], &nibbles].concat();
+    let mut values = [0.0; 64];
+    dequantise(BlockType::NVFP4, &nvfp4, &mut values).unwrap();
+    for (group, first) in values.chunks(16).zip([0, 8, 0, 8]) {
+        assert_eq!(group[..8], expected[first..first + 8]);
+        let high = expected.iter().rev().skip(first).take(8);
+        assert!(group[8..].iter().eq(high));
+    }
+}

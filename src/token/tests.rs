@@ -57,15 +57,6 @@ fn what_is_wrong_with_a_file() {
         |spec| spec.model = "bert",
         "tokenizer.ggml.model is \"bert\"; supported are \"gpt2\", \"llama\" and \"gemma4\"",
     );
-    let known = pre::names();
-    check(
-        |spec| spec.pre = Some("x"),
-        &format!("tokenizer.ggml.pre is \"x\"; known are {known}"),
-    );
-    check(
-        |spec| spec.pre = None,
-        &format!("tokenizer.ggml.pre is \"\"; known are {known}"),
-    );
     check(|spec| spec.tokens.clear(), "tokenizer.ggml.tokens is empty");
     check(
         |spec| spec.token_types.truncate(3),
@@ -96,6 +87,20 @@ fn what_is_wrong_with_a_file() {
         error.to_string(),
         "token 256 is 5000 bytes long, at most 4096 are read"
     );
+}
+
+#[test]
+fn trap_15_an_unknown_pre_tokenizer_is_refused() {
+    for (pre, said) in [(Some("x"), "x"), (None, "")] {
+        let alphabet = alphabet();
+        let mut spec = byte_level(&alphabet, &[]);
+        spec.pre = pre;
+        let known = pre::names();
+        assert_eq!(
+            Tokenizer::new(&spec).unwrap_err().to_string(),
+            format!("tokenizer.ggml.pre is \"{said}\"; known are {known}")
+        );
+    }
 }
 
 #[test]
@@ -185,31 +190,36 @@ fn begin_tokens() {
     check("llama-bpe", Some(false), Some(256), "<s>a", &[256, 97]);
 }
 
+/// What ends an answer where these tokens follow the bytes.
+fn check_ends(more: &[(&str, i32)], eos: Option<Token>, expected: &[Token]) {
+    let alphabet = alphabet();
+    let mut spec = byte_level(&alphabet, more);
+    spec.eos = eos;
+    assert_eq!(
+        *Tokenizer::new(&spec).unwrap().stop_tokens(),
+        *expected,
+        "{more:?}"
+    );
+}
+
 #[test]
 fn stop_sets() {
-    fn check(more: &[(&str, i32)], eos: Option<Token>, expected: &[Token]) {
-        let alphabet = alphabet();
-        let mut spec = byte_level(&alphabet, more);
-        spec.eos = eos;
-        assert_eq!(
-            *Tokenizer::new(&spec).unwrap().stop_tokens(),
-            *expected,
-            "{more:?}"
-        );
-    }
-    check(
+    check_ends(
         &[("<|im_start|>", 3), ("<|im_end|>", 3), ("<|endoftext|>", 3)],
         Some(257),
         &[257, 258],
     );
-    check(&[("<|im_end|>", 1), ("</s>", 4)], None, &[]);
-    check(&[("<|end|>", 3)], None, &[256]);
-    check(
-        &[("<|end|>", 3), ("<|return|>", 3), ("<|call|>", 3)],
-        Some(257),
-        &[257, 258],
-    );
-    check(&[("x", 3), ("y", 3)], Some(256), &[256]);
+    check_ends(&[("<|im_end|>", 1), ("</s>", 4)], None, &[]);
+    check_ends(&[("x", 3), ("y", 3)], Some(256), &[256]);
+}
+
+#[test]
+fn trap_14_the_end_of_a_message_does_not_end_an_answer() {
+    let harmony = [("<|end|>", 3), ("<|return|>", 3), ("<|call|>", 3)];
+    check_ends(&harmony, Some(257), &[257, 258]);
+    // nor where the file calls it the end
+    check_ends(&harmony, Some(256), &[257, 258]);
+    check_ends(&harmony[..1], None, &[256]);
 }
 
 #[test]

@@ -333,6 +333,20 @@ fn the_context_ends_a_sequence_as_length() {
     assert_eq!(handle.context(), 128);
 }
 
+/// The executor looks that it is told before a window begins, in order, and the truth.
+#[test]
+fn prompts_are_told_ahead_and_once() {
+    let (mut engine, handle, behaviour) = engine(CAPACITY, &settings());
+    let prompts = [3, 100, 200];
+    let tokens: Vec<_> = prompts
+        .map(|prompt| handle.submit(request(0, prompt, 2)).unwrap())
+        .into();
+    run_until_idle(&mut engine);
+    let told = behaviour.calls.told.load(Relaxed);
+    assert_eq!(told, prompts.iter().sum::<usize>() as u64);
+    drop(tokens);
+}
+
 #[test]
 fn log_probabilities_come_with_their_token() {
     let (mut engine, handle, _) = engine(CAPACITY, &settings());

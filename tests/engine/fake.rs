@@ -71,6 +71,8 @@ pub(crate) struct Calls {
     pub(crate) clock: AtomicU64,
     /// Rows that were taken back.
     pub(crate) cut: AtomicU64,
+    /// Prompt tokens that were told ahead.
+    pub(crate) told: AtomicU64,
     /// Sequences begun: spans that start at position 0.
     pub(crate) started: AtomicU64,
     /// **Units**: nanoseconds, as `clock`. The longest slice of the prompt lane.
@@ -93,6 +95,8 @@ struct State {
     loose: usize,
     /// After the tokens and guesses whose successors were predicted.
     ahead: Vec<u64>,
+    /// Prompt tokens that it was told of.
+    told: Vec<Token>,
     /// Rows of it were abandoned: unusable until it is reset.
     torn: bool,
 }
@@ -171,6 +175,13 @@ impl Fake {
             span.slot
         );
         assert!(!span.tokens.is_empty() && end <= self.capacity.context);
+        let told = state.told.iter().skip(span.first as usize);
+        assert!(
+            told.zip(span.tokens).all(|(told, token)| told == token),
+            "what was told ahead"
+        );
+        let silent = end - span.logits;
+        assert!(state.told.is_empty() || silent <= state.told.len().max(span.first as usize));
         assert!(
             span.pages.len() * PAGE_TOKENS >= end,
             "pages cover every row"
@@ -281,6 +292,15 @@ impl Executor for Fake {
             rows: rows.collect(),
             layers: 0,
         })
+    }
+
+    fn ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
+        let state = &mut self.states[slot.0 as usize];
+        assert!(!state.torn && !tokens.is_empty());
+        assert_eq!(first, state.told.len(), "each is told once, in order");
+        state.told.extend_from_slice(tokens);
+        let calls = &self.behaviour.calls;
+        calls.told.fetch_add(tokens.len() as u64, Relaxed);
     }
 
     fn advance(&mut self, pass: &mut Pass) -> Result<Progress, Broken> {

@@ -61,7 +61,7 @@ impl<B: Backend> Bare<B> {
     }
 
     fn sized(
-        mut backend: B,
+        backend: B,
         path: &Path,
         slots: usize,
         (positions, rows): (usize, usize),
@@ -70,8 +70,19 @@ impl<B: Backend> Bare<B> {
         let file = Arc::new(
             Gguf::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
         );
-        let model = family::load(&file, &mut backend)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self::of(backend, &file, slots, (positions, rows), kv_type)
+    }
+
+    /// A file that is open already, for windows of up to so many rows.
+    pub(crate) fn of(
+        mut backend: B,
+        file: &Arc<Gguf>,
+        slots: usize,
+        (positions, rows): (usize, usize),
+        kv_type: KvType,
+    ) -> Self {
+        let model = family::load(file, &mut backend)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.path().display()));
         let pages = positions.div_ceil(PAGE_TOKENS);
         let room = Room {
             rows,

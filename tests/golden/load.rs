@@ -13,8 +13,13 @@ use tidegate::{
     settings::{BackendChoice, CudaSettings, ModelSettings},
 };
 
-/// Prompts of 1 to 90 tokens, greedy and seeded in turn, one of these with top-p alone.
+/// Requests for the bundled model.
 pub(crate) fn requests(tokens: usize) -> Vec<Request> {
+    requests_among(tokens, 8000)
+}
+
+/// Prompts of 1 to 90 tokens, so many of which there are past the first three, greedy and seeded in turn, one of these with top-p alone.
+pub(crate) fn requests_among(tokens: usize, vocab: u32) -> Vec<Request> {
     let request = |index: u32| {
         let length = [1, 90, 7, 64, 33, 65, 2, 50][index as usize];
         let sampled = Sampling {
@@ -30,7 +35,7 @@ pub(crate) fn requests(tokens: usize) -> Vec<Request> {
         };
         Request {
             prompt: (0..length)
-                .map(|at| 3 + (at * 131 + index * 977) % 8000)
+                .map(|at| 3 + (at * 131 + index * 977) % vocab)
                 .collect(),
             sampling: if index.is_multiple_of(2) {
                 greedy

@@ -1,6 +1,6 @@
-//! How the CPU backend fails: only where it reads from a disk itself, or experts are kept in memory of their own.
+//! How the CPU backend fails: only where experts are kept in memory of their own.
 
-use crate::cpu::{store::StoreError, table::TableError};
+use crate::cpu::store::StoreError;
 
 /// What can go wrong on the CPU.
 #[derive(Debug, thiserror::Error)]
@@ -8,7 +8,4 @@ pub enum CpuError {
     /// Experts cannot be kept as the settings ask.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Rows of a table cannot be read.
-    #[error(transparent)]
-    Table(#[from] TableError),
 }

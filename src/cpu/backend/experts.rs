@@ -230,7 +230,7 @@ impl Cpu {
             let places = scratch.groups.of(usize::from(expert)).iter();
             let rows = places.map(|place| place / used as u32);
             self.torn.rows.extend(rows);
-            self.torn.why = Some(error);
+            self.torn.why = Some(error.to_string());
         }
         store.finish();
     }

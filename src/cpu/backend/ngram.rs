@@ -2,25 +2,25 @@
 //!
 //! Everything a sequence leaves behind here is kept in rings by its absolute position, so that rows can be taken back by moving an end.
 
-use super::{Cpu, CpuError};
+use super::Cpu;
 use crate::{
     backend::{Act, CUT_ROWS, Needs, NgramWeights, Room, shape::NgramShape},
     cpu::{math, table::Table},
-    engine::executor::Slot,
+    engine::{executor::Slot, request::Token},
     model::window::{Rows, Window},
     quant,
 };
 
 /// Inputs of the convolution that are kept: as far as it looks back, and those that can be taken back.
 const RING: usize = (NgramShape::TAPS_MAX - 1) * NgramShape::TOKENS_MAX + CUT_ROWS;
-/// Tokens that are kept beside those of a window, likewise.
+/// Tokens that are kept beside those of a window and those that are told ahead of it, likewise.
 const BACK: usize = NgramShape::TOKENS_MAX - 1 + CUT_ROWS;
 
 /// What sequences leave behind.
 #[derive(Default)]
 pub(super) struct Ngrams {
     shape: Option<NgramShape>,
-    /// `[slots, kept] u32`: a window's tokens do not replace those before it, which are looked at twice.
+    /// `[slots, kept] u32`: tokens of a window, and those told ahead of it, do not replace those before it, which are looked at again.
     tokens: Vec<u32>,
     /// Tokens kept of a slot.
     kept: usize,
@@ -38,10 +38,11 @@ impl Ngrams {
             return Self::default();
         };
         let width = needs.residual * (1 + needs.more_streams);
+        let kept = 2 * room.rows + BACK;
         Self {
             shape: Some(shape.clone()),
-            tokens: vec![0; room.slots * (room.rows + BACK)],
-            kept: room.rows + BACK,
+            tokens: vec![0; room.slots * kept],
+            kept,
             inputs: vec![0.0; room.slots * RING * width],
             width,
             found: Vec::with_capacity(room.rows * shape.rows()),
@@ -59,41 +60,48 @@ impl Ngrams {
     /// Finds the rows of the table for all rows of a window, and remembers the window's tokens.
     pub(super) fn find(&mut self, rows: &Rows) -> &[u64] {
         self.found.clear();
-        let Some(shape) = &self.shape else {
-            return &self.found;
-        };
         for span in rows.spans() {
             let tokens = &rows.tokens()[span.rows.clone()];
-            for row in 0..tokens.len() {
-                let position = span.first + row;
-                let mut last = [None; NgramShape::TOKENS_MAX];
-                for (back, last) in last[..shape.tokens.min(position + 1)]
-                    .iter_mut()
-                    .enumerate()
-                {
-                    *last = Some(match row.checked_sub(back) {
-                        Some(row) => tokens[row],
-                        None => self.tokens[self.token_at(span.slot, position - back)],
-                    });
-                }
-                shape.find(&last, |row| self.found.push(row));
-            }
-            for (row, token) in tokens.iter().enumerate() {
-                let at = self.token_at(span.slot, span.first + row);
-                self.tokens[at] = *token;
-            }
+            self.find_along(span.slot, span.first, tokens);
         }
         &self.found
+    }
+
+    /// The same for tokens that will be a slot's rows from this position on.
+    pub(super) fn find_ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) -> &[u64] {
+        self.found.clear();
+        self.find_along(slot, first, tokens);
+        &self.found
+    }
+
+    fn find_along(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
+        let Some(shape) = &self.shape else {
+            return;
+        };
+        for row in 0..tokens.len() {
+            let position = first + row;
+            let mut last = [None; NgramShape::TOKENS_MAX];
+            for (back, last) in last[..shape.tokens.min(position + 1)]
+                .iter_mut()
+                .enumerate()
+            {
+                *last = Some(match row.checked_sub(back) {
+                    Some(row) => tokens[row],
+                    None => self.tokens[self.token_at(slot, position - back)],
+                });
+            }
+            shape.find(&last, |row| self.found.push(row));
+        }
+        for (row, token) in tokens.iter().enumerate() {
+            let at = self.token_at(slot, first + row);
+            self.tokens[at] = *token;
+        }
     }
 }
 
 impl Cpu {
-    /// Every stream += gated rows of the table + their convolution over time.
-    pub(super) fn ngrams(
-        &mut self,
-        window: &mut Window<Self>,
-        weights: &NgramWeights<Self>,
-    ) -> Result<(), CpuError> {
+    /// Every stream += gated rows of the table + their convolution over time. Rows whose rows of the table cannot be read are torn.
+    pub(super) fn ngrams(&mut self, window: &mut Window<Self>, weights: &NgramWeights<Self>) {
         let lane = window.lane();
         let (rows, residual) = window.parts_mut();
         let (isa, width, count) = (self.isa, self.width, rows.count());
@@ -101,12 +109,21 @@ impl Cpu {
         // rows may have been withdrawn since the window began: what is left is found again
         let found = self.ngrams.find(rows);
         let table: &Table = &weights.table;
-        let of = self.tables.rows(table, lane, found)?;
+        let of = self.tables.rows(lane, found);
         let values = shape.rows() * shape.width;
         let out = self.acts.rows_mut(Act::Ngram, count, values);
-        for (to, row) in out.chunks_exact_mut(shape.width).zip(found) {
-            quant::dequantise(table.ty(), of.get(*row), to)
-                .expect("a row of the table has its width");
+        for (at, (to, row)) in out.chunks_exact_mut(shape.width).zip(found).enumerate() {
+            match of.get(*row) {
+                Some(bytes) => quant::dequantise(table.ty(), bytes, to)
+                    .expect("a row of the table has its width"),
+                None => {
+                    to.fill(0.0);
+                    self.torn.rows.push((at / shape.rows()) as u32);
+                }
+            }
+        }
+        if let Some(why) = of.why() {
+            self.torn.why = Some(why.to_string());
         }
         self.products(
             count,
@@ -154,7 +171,6 @@ impl Cpu {
         );
         self.acts.put(Act::Streams, inputs);
         self.acts.put(Act::StreamGate, keys);
-        Ok(())
     }
 
     /// residual += gated + silu(convolution of the inputs), taps `tokens` rows apart; remembers the inputs.

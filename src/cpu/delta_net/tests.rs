@@ -322,6 +322,14 @@ fn any_chunk_size_level_and_number_of_workers() {
     check(&case, &ways);
 }
 
+/// A state that forgets slowly is summed up over thousands of rows: in sixteen bits a state would be off by a hundred times as much as is allowed here.
+#[test]
+fn trap_19_states_do_not_drift() {
+    let mut case = Case::new(1, 2, 16, 16, HeadMap::Grouped, 3000);
+    case.decay.fill(-1e-3);
+    check(&case, &[Way { chunk: 64, ..PLAIN }]);
+}
+
 /// Rows taken back and computed again, whatever was in their place, leave no trace.
 fn check_cuts(windows: &[(usize, usize)]) {
     let total: usize = windows.iter().map(|(rows, cut)| rows - cut).sum();

@@ -28,6 +28,11 @@ impl RowCache {
         }
     }
 
+    /// Whether a row is there.
+    pub(super) fn has(&self, row: u64) -> bool {
+        self.places.contains_key(&row)
+    }
+
     /// A row, if it is there.
     pub(super) fn get(&mut self, row: u64) -> Option<&[u8]> {
         let place = *self.places.get(&row)?;

@@ -1,19 +1,17 @@
 //! Threads that read pieces of a file.
 
 use std::{
+    collections::VecDeque,
     io,
     sync::{
-        Arc, Mutex,
-        mpsc::{Receiver, Sender, channel},
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, channel},
     },
     thread,
     time::Duration,
 };
 
-use crate::{
-    engine::executor::Lane,
-    gguf::{Gguf, Held, Tensor},
-};
+use crate::gguf::{Gguf, Held, Tensor};
 
 /// Threads: as many small reads as a disk is given at once.
 const THREADS: usize = 16;
@@ -55,54 +53,101 @@ impl Extent {
 
 /// A read that has come back.
 pub(super) struct Read {
-    pub(super) lane: Lane,
-    pub(super) number: u64,
     pub(super) extent: Extent,
+    /// Whether it began when a window waited for it.
+    pub(super) urgent: bool,
     pub(super) offset: u64,
     pub(super) bytes: io::Result<Vec<u8>>,
 }
 
-struct Asked {
-    lane: Lane,
-    number: u64,
-    extent: Extent,
+/// What is to be read.
+#[derive(Default)]
+struct Queue {
+    /// Windows wait for these.
+    urgent: VecDeque<Extent>,
+    /// For these nobody waits yet.
+    ahead: VecDeque<Extent>,
+    /// Nobody wants anything any more.
+    closed: bool,
+}
+
+/// What the threads have in common.
+#[derive(Default)]
+pub(super) struct Shared {
+    queue: Mutex<Queue>,
+    /// Rings when there is something to read, or nothing ever more.
+    bell: Condvar,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // a queue has no state between two of its changes
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put(&self, extents: Vec<Extent>, urgent: bool) {
+        let queue = &mut *self.queue();
+        let queue = if urgent {
+            &mut queue.urgent
+        } else {
+            &mut queue.ahead
+        };
+        queue.extend(extents);
+        self.bell.notify_all();
+    }
+
+    pub(super) fn hurry(&self, waits: impl Fn(u64) -> bool) {
+        let queue = &mut *self.queue();
+        let waits = |extent: &Extent| extent.rows.iter().any(|row| waits(*row));
+        let (mut urgent, ahead): (VecDeque<_>, _) = queue.ahead.drain(..).partition(waits);
+        queue.ahead = ahead;
+        queue.urgent.append(&mut urgent);
+    }
+
+    /// The next extent to be read, and whether it is urgent; none when the queue is closed.
+    pub(super) fn next(&self) -> Option<(Extent, bool)> {
+        let mut queue = self.queue();
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some(extent) = queue.urgent.pop_front() {
+                return Some((extent, true));
+            }
+            if let Some(extent) = queue.ahead.pop_front() {
+                return Some((extent, false));
+            }
+            queue = self
+                .bell
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 /// The threads. They end when this is dropped.
 pub(super) struct Readers {
-    asks: Sender<Asked>,
+    shared: Arc<Shared>,
     reads: Receiver<Read>,
 }
 
 impl Readers {
     /// Threads that read rows of `tensor`.
     pub(super) fn new(file: Arc<Gguf>, tensor: &Tensor) -> Self {
-        let (asks, asked) = channel::<Asked>();
+        let shared = Arc::new(Shared::default());
         let (read, reads) = channel();
-        let asked = Arc::new(Mutex::new(asked));
         for _ in 0..THREADS {
-            let (file, tensor, asked, read) =
-                (file.clone(), tensor.clone(), asked.clone(), read.clone());
+            let (file, tensor, shared, read) =
+                (file.clone(), tensor.clone(), shared.clone(), read.clone());
             let work = move || {
-                loop {
-                    // one thread waits for the next ask, the others for it
-                    let next = asked.lock().map(|asked| asked.recv());
-                    let Ok(Ok(Asked {
-                        lane,
-                        number,
-                        extent,
-                    })) = next
-                    else {
-                        return;
-                    };
-                    let row_bytes = tensor.row_bytes();
+                let row_bytes = tensor.row_bytes();
+                while let Some((extent, urgent)) = shared.next() {
                     let offset = extent.rows[0] * row_bytes as u64;
                     let mut bytes = vec![0; extent.bytes(row_bytes)];
                     let done = read_at(&file, &tensor, offset, &mut bytes);
                     let sent = read.send(Read {
-                        lane,
-                        number,
                         extent,
+                        urgent,
                         offset,
                         bytes: done.map(|()| bytes),
                     });
@@ -114,23 +159,31 @@ impl Readers {
             // fewer threads read as well, only slower; with none the window's patience ends with an error
             let _ = thread::Builder::new().name("table".into()).spawn(work);
         }
-        Self { asks, reads }
+        Self { shared, reads }
     }
 
-    /// Asks for rows.
-    pub(super) fn ask(&self, lane: Lane, number: u64, extent: Extent) {
-        let asked = Asked {
-            lane,
-            number,
-            extent,
-        };
-        // without a thread that listens nothing comes back, which whoever waits finds out
-        let _ = self.asks.send(asked);
+    /// Asks for extents: before all others if they are urgent, after all others if not.
+    pub(super) fn ask(&self, extents: Vec<Extent>, urgent: bool) {
+        if !extents.is_empty() {
+            self.shared.put(extents, urgent);
+        }
+    }
+
+    /// Extents with rows for which somebody waits now become urgent.
+    pub(super) fn hurry(&self, waits: impl Fn(u64) -> bool) {
+        self.shared.hurry(waits);
     }
 
     /// The next read that comes back; none within `patience`.
     pub(super) fn next(&self, patience: Duration) -> Option<Read> {
         self.reads.recv_timeout(patience).ok()
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.shared.queue().closed = true;
+        self.shared.bell.notify_all();
     }
 }
 

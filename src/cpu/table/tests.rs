@@ -29,8 +29,18 @@ fn table(folder: &tempfile::TempDir, cut: usize) -> (std::path::PathBuf, Arc<Tab
     (path, Arc::new(Table::new(file, source)))
 }
 
-fn first(held: &Held<'_>, row: u64) -> f32 {
-    f32::from_le_bytes(held.get(row)[..4].try_into().unwrap())
+fn first(held: &Held<'_>, row: u64) -> Option<f32> {
+    let bytes = held.get(row)?;
+    Some(f32::from_le_bytes(bytes[..4].try_into().unwrap()))
+}
+
+/// These rows of a window are those of the file.
+fn check(tables: &mut Tables, lane: Lane, wanted: &[u64]) {
+    let held = tables.rows(lane, wanted);
+    for row in wanted {
+        assert_eq!(first(&held, *row), Some(*row as f32));
+    }
+    assert!(held.why().is_none());
 }
 
 #[test]
@@ -42,46 +52,75 @@ fn rows_arrive_and_stay() {
     let wanted = [7, 500, 501, 7, 999, 0];
     tables.ask(Lane::Prompt, &wanted);
     tables.ask(Lane::Decode, &[3, 500]);
-    for (lane, wanted) in [(Lane::Decode, &[3, 500][..]), (Lane::Prompt, &wanted)] {
-        let held = tables.rows(&table, lane, wanted).unwrap();
-        for row in wanted {
-            assert_eq!(first(&held, *row), *row as f32);
-        }
-    }
-    let before = tables.stats();
-    // rows 0 and 7, 500 and 501 lie near each other
-    assert_eq!((before.rows, before.hits, before.reads), (7, 0, 5));
+    check(&mut tables, Lane::Decode, &[3, 500]);
+    check(&mut tables, Lane::Prompt, &wanted);
+    let before = tables.stats().clone();
+    // rows 0 and 7, 500 and 501 lie near each other; row 500 is read once for both windows
+    assert_eq!((before.rows, before.reads), (7, 4));
     // a window of which rows were withdrawn, and one that nobody announced
     tables.ask(Lane::Prompt, &wanted);
+    check(&mut tables, Lane::Prompt, &[501]);
+    check(&mut tables, Lane::Prompt, &[8]);
+    let after = tables.stats().clone();
     assert_eq!(
-        first(&tables.rows(&table, Lane::Prompt, &[501]).unwrap(), 501),
-        501.0
+        (after.hits - before.hits, after.reads),
+        (5, before.reads + 1)
     );
-    assert_eq!(
-        first(&tables.rows(&table, Lane::Prompt, &[8]).unwrap(), 8),
-        8.0
-    );
-    let after = tables.stats();
-    assert_eq!((after.hits, after.reads), (5, before.reads + 1));
 }
 
 #[test]
-fn a_file_that_was_cut_is_an_error() {
+fn what_was_read_ahead_is_there() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, table) = table(&folder, 4 * WIDTH * 10);
+    let (_, table) = table(&folder, 0);
     let mut tables = Tables::default();
     tables.open(&table);
-    assert_eq!(
-        first(&tables.rows(&table, Lane::Decode, &[1]).unwrap(), 1),
-        1.0
-    );
-    let error = tables.rows(&table, Lane::Decode, &[995]).err().unwrap();
-    assert!(error.to_string().contains("table `t.weight`"), "{error}");
-    // and the next window is served again
-    assert_eq!(
-        first(&tables.rows(&table, Lane::Decode, &[2]).unwrap(), 2),
-        2.0
-    );
+    let rows: Vec<u64> = (0..900).step_by(3).collect();
+    tables.ahead(&rows);
+    tables.ahead(&rows[100..]);
+    let reads = tables.stats().reads;
+    assert_eq!(tables.stats().ahead, 300);
+    // what is under way is not read again, whether it has come or not
+    check(&mut tables, Lane::Prompt, &rows);
+    check(&mut tables, Lane::Decode, &rows);
+    assert_eq!((tables.stats().reads, tables.stats().rows), (reads, 600));
+}
+
+#[test]
+fn what_a_window_waits_for_is_read_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, table) = table(&folder, 0);
+    // no threads, so that the queue stays as it is
+    let shared = readers::Shared::default();
+    let extents = |rows: &[u64]| Extent::together(rows, table.row_bytes());
+    shared.put(extents(&[0, 100, 200]), false);
+    shared.put(extents(&[300]), true);
+    shared.hurry(|row| row == 100);
+    let order: Vec<u64> = (0..4).map(|_| shared.next().unwrap().0.rows[0]).collect();
+    assert_eq!(order, [300, 100, 0, 200]);
+}
+
+/// Rows that are gone are lost to their window, with the reason, and others are not.
+#[test]
+fn a_file_that_was_cut_loses_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, table) = table(&folder, 4 * WIDTH * 10);
+    let mut tables = Tables::default();
+    tables.open(&table);
+    check(&mut tables, Lane::Decode, &[1]);
+    tables.ahead(&[996]);
+    let held = tables.rows(Lane::Decode, &[500, 995, 1]);
+    let rows = [500, 995, 1].map(|row| first(&held, row));
+    assert_eq!(rows, [Some(500.0), None, Some(1.0)]);
+    let why = held.why().unwrap().to_string();
+    assert!(why.contains("table `t.weight`"), "{why}");
+    // the next window is served again, and what comes back is there again
+    check(&mut tables, Lane::Decode, &[2]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    for row in 990..ROWS {
+        bytes.extend([row as f32; WIDTH].iter().flat_map(|x| x.to_le_bytes()));
+    }
+    std::fs::write(&path, bytes).unwrap();
+    check(&mut tables, Lane::Decode, &[995, 996]);
 }
 
 #[test]
