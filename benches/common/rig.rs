@@ -136,7 +136,6 @@ impl<B: Machine> Rig<B> {
         self.runner.reset(Slot(slot as u32));
         let mut next = Vec::new();
         let mut first = 0;
-        let soon = |from: usize| &tokens[from..tokens.len().min(from + chunk)];
         for part in tokens.chunks(chunk) {
             let last = first + part.len() == tokens.len();
             let span = Span {

@@ -269,8 +269,9 @@ impl Active {
     /// Tells an executor of as many prompt tokens behind its next `rows` rows as a window holds, of each once.
     pub(super) fn tell_ahead<E: Executor>(&mut self, rows: usize, executor: &mut E) {
         let sequence = &self.request.sequence;
-        let end = sequence.computed() + rows + executor.capacity().rows;
-        let end = end.min(sequence.prompt_tokens());
+        let capacity = executor.capacity();
+        let window = capacity.rows.max(capacity.decode_rows);
+        let end = (sequence.computed() + rows + window).min(sequence.prompt_tokens());
         if self.told < end {
             let tokens = &sequence.known()[self.told..end];
             executor.ahead(self.slot, self.told, tokens);

@@ -175,8 +175,8 @@ pub trait Executor: 'static {
     /// Starts a window of the rows of `spans` (each slot at most once, and in one lane at most). The lane is free.
     fn begin(&mut self, lane: Lane, spans: &[Span<'_>]) -> Result<Self::Pass, Self::Error>;
 
-    /// Tells of prompt tokens that will be the slot's rows, from position `first` on, where those told last have ended. They come before their window begins, no more than
-    /// [`Capacity::rows`] behind the last row that has begun.
+    /// Tells of prompt tokens that will be the slot's rows, from position `first` on, where those told last have ended. They come before their window begins, no more
+    /// than a window of either lane has room for behind the last row that has begun.
     fn ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
         let _ = (slot, first, tokens);
     }

@@ -183,7 +183,14 @@ impl Fake {
             "what was told ahead"
         );
         let silent = end - span.logits;
-        assert!(state.told.is_empty() || silent <= state.told.len().max(span.first as usize));
+        assert!(
+            state.told.is_empty() || silent <= state.told.len().max(span.first as usize),
+            "{} rows from {} on, {} with logits, but {} were told ahead",
+            span.tokens.len(),
+            span.first,
+            span.logits,
+            state.told.len()
+        );
         assert!(
             span.pages.len() * PAGE_TOKENS >= end,
             "pages cover every row"

@@ -39,13 +39,13 @@ fn trap_5_gate_comes_before_up() {
         "glm4moe",
         "gpt-oss",
         "minimax-m2",
-        "gemma4",
         "qwen4exp",
     ] {
         let (case, file) = Case::new(name);
         case.same("fused", &fused(&file, ["gate", "up"]));
         case.differs("up first", &fused(&file, ["up", "gate"]));
     }
+    // as files write it; gemma4's is written so, and its golden says the order
     let (case, _) = Case::new("qwen3moe");
     case.same("as written", &Remade::tiny("qwen3moe-fused.gguf"));
 }
