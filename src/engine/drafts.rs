@@ -177,7 +177,7 @@ impl Drafts {
             bill(0.0).best(chances)
         });
         let predicted_max = most.min(terms.predicted_max);
-        let (head, predicted) = self.predicted(predicted_max, terms.costs, &bill);
+        let (head, predicted) = self.predicted(predicted_max, terms.costs, bill);
         let due = predicted_max > 0 && self.since_predicted >= self.trial_every;
         let trial = due && looked_up.depth == 0 && predicted.depth == 0;
         let (source, depth) = match (looked_up.depth, predicted.depth) {

@@ -222,9 +222,9 @@ impl Fake {
         if let Some(own) = among {
             let frequent = self.capacity.frequent;
             assert!(frequent > 0 && own.iter().all(|token| *token as usize >= frequent));
-            for token in frequent..VOCAB {
-                if !own.contains(&(token as Token)) {
-                    logits[token] = UNLISTED;
+            for (token, logit) in (0..).zip(&mut logits).skip(frequent) {
+                if !own.contains(&token) {
+                    *logit = UNLISTED;
                 }
             }
         }
