@@ -15,9 +15,10 @@ use super::{
     costs::Load,
     event::Inbox,
     executor::{Ask, Executor, Guess, Lane, PageId, Progress, Slot, Span},
-    request::Token,
+    request::{Sampling, Token},
     stats::Board,
 };
+use crate::sampler::Sampler;
 
 /// Prompt rows of the warm-up generation. Each row reads its own experts, from disk where the file is not in memory yet.
 const WARM_UP_ROWS: usize = 1;
@@ -114,14 +115,19 @@ impl<E: Executor> Engine<E> {
                     .note_window(Load::of(1, 0), executor.now() - begun);
             }
             if lane == Lane::Decode && capacity.predicts {
-                let begun = executor.now();
                 let guess = Guess {
                     slot: Slot(0),
                     token: 0,
+                    position: prompt_rows + 2,
+                    depth: 1,
                     pages: &[PageId(0)],
-                    ask: Ask::Logits,
+                    sampler: &Sampler::new(&Sampling::default(), &[]),
+                    stop_tokens: &[],
                 };
-                executor.predict(0, &[guess])?;
+                // the first is recorded, where predictions are
+                executor.predict(&[guess], &mut self.predicted)?;
+                let begun = executor.now();
+                executor.predict(&[guess], &mut self.predicted)?;
                 self.costs.note_prediction(1, executor.now() - begun);
             }
             let logits = executor.logits(0)?;
