@@ -35,8 +35,11 @@ pub(super) fn by_host<B: Backend>(
         for (row, guess) in going.iter().enumerate() {
             let (logits, position) = (backend.logits(row)?, guess.position + nth);
             let token = guess.sampler.choose(logits, position as u64, chain.scratch);
-            chain.predicted.extend(token.map(|token| (guess.slot, token)));
-            let goes_on = |token: &Token| nth + 1 < guess.depth && !guess.stop_tokens.contains(token);
+            chain
+                .predicted
+                .extend(token.map(|token| (guess.slot, token)));
+            let goes_on =
+                |token: &Token| nth + 1 < guess.depth && !guess.stop_tokens.contains(token);
             next.push(token.ok().filter(goes_on));
         }
         if next.iter().all(Option::is_none) {

@@ -283,6 +283,7 @@ impl<B: Backend> Predictor<B> {
             }
             self.fill_late(left);
             let (backend, window) = (&mut *backend, &mut self.late);
+            backend.begin(window)?;
             let pass = &mut Pass { backend, window };
             block(model).read(pass, model, States::Kept)?;
         }

@@ -91,8 +91,6 @@ struct State {
     hashes: Vec<u64>,
     /// Rows of the last window that may be taken back.
     loose: usize,
-    /// After the tokens and guesses whose successors were predicted.
-    ahead: Vec<u64>,
     /// Rows of it were abandoned: unusable until it is reset.
     torn: bool,
 }
@@ -333,18 +331,34 @@ impl Executor for Fake {
     }
 
     /// Mostly what the model will say.
-    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), Broken> {
+    fn predict(
+        &mut self,
+        guesses: &[Guess<'_>],
+        predicted: &mut Vec<(Slot, Token)>,
+    ) -> Result<(), Broken> {
         assert!(self.capacity.predicts && self.under_way[Lane::Decode as usize].is_none());
         self.asked.clear();
         for guess in guesses {
-            let state = &mut self.states[guess.slot.0 as usize];
-            assert!(!state.torn && state.ahead.len() >= step);
-            state.ahead.truncate(step);
-            let before = state.ahead.last().copied().unwrap_or(state.hash());
-            let hash = absorb(before, guess.token);
-            state.ahead.push(hash);
-            let wrong = u64::from(mix(hash ^ 77).is_multiple_of(3));
-            self.tell(hash.wrapping_add(wrong), guess.token, guess.ask);
+            let state = &self.states[guess.slot.0 as usize];
+            assert!(!state.torn && guess.position == state.hashes.len() + 1);
+            assert!(guess.position + guess.depth - 1 <= guess.pages.len() * PAGE_TOKENS);
+            let (mut hash, mut token) = (state.hash(), guess.token);
+            for position in (guess.position..).take(guess.depth) {
+                hash = absorb(hash, token);
+                let wrong = u64::from(mix(hash ^ 77).is_multiple_of(3));
+                let told = hash.wrapping_add(wrong);
+                let logits: Vec<f32> = logits(told, token, &self.behaviour).collect();
+                let scratch = &mut Scratch::default();
+                let Ok(chosen) = guess.sampler.choose(&logits, position as u64, scratch) else {
+                    break;
+                };
+                predicted.push((guess.slot, chosen));
+                self.tell(told, token, Ask::Logits);
+                token = chosen;
+                if guess.stop_tokens.contains(&chosen) {
+                    break;
+                }
+            }
         }
         Ok(())
     }

@@ -5,9 +5,13 @@ use std::{path::Path, sync::Arc};
 use tidegate::{
     backend::{Backend, Room, shape::KvType},
     cpu::backend::{Cpu, CpuSettings},
-    engine::executor::{Ask, Executor, Guess, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
+    engine::{
+        executor::{Ask, Executor, Guess, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
+        request::Sampling,
+    },
     gguf::Gguf,
     model::{Runner, family, window::Window},
+    sampler::Sampler,
 };
 
 /// A model with room for `slots` sequences of `positions` each.
@@ -156,19 +160,34 @@ impl<B: Backend> Bare<B> {
         all
     }
 
-    /// Logits of what the prediction block says after a token.
-    pub(crate) fn predict(&mut self, slot: usize, step: usize, token: u32) -> &[f32] {
+    /// The likeliest tokens that the prediction block says, one after the other, after a token at this position, and the logits of the last.
+    pub(crate) fn predict(
+        &mut self,
+        slot: usize,
+        (at, token): (usize, u32),
+        depth: usize,
+    ) -> (Vec<u32>, &[f32]) {
+        let greedy = Sampling {
+            temperature: 0.0,
+            ..Sampling::default()
+        };
         let guess = Guess {
             slot: Slot(slot as u32),
             token,
+            position: at + 1,
+            depth,
             pages: &self.pages_of(slot),
-            ask: Ask::Logits,
+            sampler: &Sampler::new(&greedy, &[]),
+            stop_tokens: &[],
         };
-        self.runner.predict(step, &[guess]).expect("predicted");
+        let mut predicted = Vec::new();
+        let outcome = self.runner.predict(&[guess], &mut predicted);
+        outcome.expect("predicted");
+        let tokens = predicted.into_iter().map(|(_, token)| token).collect();
         self.logits.clear();
         let logits = self.runner.logits(0).expect("logits");
         self.logits.extend_from_slice(logits);
-        &self.logits
+        (tokens, &self.logits)
     }
 
     fn pages_of(&self, slot: usize) -> Vec<PageId> {

@@ -39,8 +39,8 @@ fn predictions(model: &mut Bare, tale: &Tale) -> (usize, usize) {
             (at, tokens[at]),
             (expected.position + 1, expected.next_token)
         );
-        let logits = model.predict(0, 0, expected.next_token);
-        same += usize::from(argmax(logits) == expected.draft);
+        let (drafts, _) = model.predict(0, (at, expected.next_token), 1);
+        same += usize::from(drafts == [expected.draft]);
         all += 1;
     }
     (same, all)
@@ -49,14 +49,14 @@ fn predictions(model: &mut Bare, tale: &Tale) -> (usize, usize) {
 /// Three guesses after the first greedy token.
 fn chain(model: &mut Bare, tale: &Tale) -> Vec<(u32, f32)> {
     model.rows(0, 0, &tale.prompt_ids);
-    let mut token = tale.greedy_ids[0];
-    let mut drafts = Vec::new();
-    for step in 0..3 {
-        let logits = model.predict(0, step, token);
-        token = argmax(logits);
-        drafts.push((token, logits[token as usize]));
-    }
-    drafts
+    let last = (tale.prompt_ids.len(), tale.greedy_ids[0]);
+    let chain = (1..=3).map(|depth| {
+        let (drafts, logits) = model.predict(0, last, depth);
+        let token = drafts[depth - 1];
+        assert_eq!(token, argmax(logits));
+        (token, logits[token as usize])
+    });
+    chain.collect()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn float_twin_predicts_as_the_goldens_say() {
             let known = expected.position + 1;
             let tokens = [&tale.prompt_ids[..], &tale.greedy_ids].concat();
             model.rows(0, 0, &tokens[..known]);
-            let logits = model.predict(0, 0, expected.next_token);
+            let (_, logits) = model.predict(0, (known, expected.next_token), 1);
             for (token, value) in &expected.top3 {
                 let error = (logits[*token as usize] - value).abs();
                 assert!(error < 2e-3 * value.abs().max(1.0), "{error} of {value}");
@@ -140,11 +140,8 @@ fn as_many_guesses_are_right_as_the_reference_says() {
             let vocab = model.vocab();
             let logits = model.rows(0, rows.start, &tokens[rows]);
             greedy.push(argmax(&logits[logits.len() - vocab..]));
-            let mut token = tokens[at + 1];
-            drafts.push([0, 1, 2].map(|step| {
-                token = argmax(model.predict(0, step, token));
-                token
-            }));
+            let (chain, _) = model.predict(0, (at + 1, tokens[at + 1]), 3);
+            drafts.push(chain.try_into().expect("three guesses"));
         }
         assert_eq!(drafts.len(), expected.drafts.len());
         let pairs = drafts.iter().zip(&expected.drafts);
@@ -167,7 +164,8 @@ fn predictions_depend_on_nothing_but_the_tokens() {
     let tokens: Vec<u32> = (0..400).map(|at| 3 + at * 131 % 8000).collect();
     let mut model = Bare::open(&tales_file(), 2, 512, 2, KvType::F16);
     model.rows(0, 0, &tokens[..399]);
-    let expected: Vec<f32> = model.predict(0, 0, tokens[399]).to_vec();
+    let last = (399, tokens[399]);
+    let expected: Vec<f32> = model.predict(0, last, 1).1.to_vec();
     let (mut at, mut turn) = (0, 0);
     while at < 399 {
         // a prompt, rows alone, rows with guesses right and wrong; now and then something is predicted
@@ -183,22 +181,16 @@ fn predictions_depend_on_nothing_but_the_tokens() {
         at += rows - wrong;
         turn += 1;
         if turn % 9 == 0 {
-            (0..3).for_each(|step| {
-                model.predict(1, step, tokens[at + step]);
-            });
+            model.predict(1, (at, tokens[at]), 3);
         }
     }
-    assert_same(
-        "read otherwise",
-        model.predict(1, 0, tokens[399]),
-        &expected,
-    );
+    assert_same("read otherwise", model.predict(1, last, 1).1, &expected);
     // nothing predicted for longer than hidden states are kept
     model.rows(0, 0, &tokens[..20]);
     for at in 20..399 {
         model.rows(0, at, &tokens[at..=at]);
     }
-    assert_same("read late", model.predict(0, 0, tokens[399]), &expected);
+    assert_same("read late", model.predict(0, last, 1).1, &expected);
 }
 
 /// Prompts that are copied, repeated, or have nothing to do with what follows.

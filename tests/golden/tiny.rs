@@ -52,7 +52,7 @@ fn prediction_blocks_say_what_transformers_says() {
     let mut along = Vec::new();
     for at in 1..ids.len() {
         model.rows(0, at - 1, &ids[at - 1..at]);
-        along.extend_from_slice(model.predict(0, 0, ids[at]));
+        along.extend_from_slice(model.predict(0, (at, ids[at]), 1).1);
     }
     assert_close(name, &along, &expected.logits, expected.vocab, TOLERANCE);
     let chosen = expected.logits.chunks(expected.vocab).map(argmax);
@@ -62,7 +62,7 @@ fn prediction_blocks_say_what_transformers_says() {
     );
     for known in [1, 17, 100, ids.len() - 1] {
         model.rows(1, 0, &ids[..known]);
-        let late = model.predict(1, 0, ids[known]);
+        let (_, late) = model.predict(1, (known, ids[known]), 1);
         let along = &along[(known - 1) * expected.vocab..][..expected.vocab];
         assert_same(&format!("{name} after {known}"), late, along);
     }
