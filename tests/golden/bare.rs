@@ -190,7 +190,7 @@ impl<B: Backend> Bare<B> {
         (tokens, &self.logits)
     }
 
-    fn pages_of(&self, slot: usize) -> Vec<PageId> {
+    pub(crate) fn pages_of(&self, slot: usize) -> Vec<PageId> {
         let pages = slot * self.pages..(slot + 1) * self.pages;
         pages.map(|page| PageId(page as u32)).collect()
     }
