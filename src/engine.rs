@@ -40,7 +40,7 @@ use self::{
     executor::{Executor, Lane, Slot},
     meters::Meters,
     pages::PagePool,
-    request::EngineError,
+    request::{EngineError, Token},
     schedule::{Demand, Room, Share},
     stats::Board,
     steps::StepLog,

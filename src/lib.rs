@@ -61,7 +61,7 @@
 //! A sequence that decodes may bring more rows than one: **guesses** at its next tokens behind its last token. As long as what is chosen was guessed, the next row
 //! is its own; rows behind a wrong guess are taken back by moving an end, since nothing of a state is advanced past what may be taken back. Guesses come from a
 //! lookup of what followed the same tokens before, or from the prediction block of the model, which stands beside the trunk and reads late. Its guesses follow each other as a **chain**: what
-is chosen of one, with the noise of its position, is the next one's token. How many each sequence
+//! is chosen of one, with the noise of its position, is the next one's token. How many each sequence
 //! brings is decided by how often its guesses were right and what rows have cost, and by nothing that other sequences guess.
 //!
 //! What the router chooses can be recorded ([`trace`]): the CPU backend hands every layer's choices to a recorder, which packs them and gives them to a thread that writes; what

@@ -2,6 +2,7 @@
 //! (`tests/cuda-host/build FOLDER` makes them). With neither these tests say so and pass, unless `TIDEGATE_REQUIRE_CUDA` is 1.
 
 #[path = "golden/bare.rs"]
+#[expect(dead_code, reason = "some of it is for the CPU's tests")]
 mod bare;
 #[path = "device/candidates.rs"]
 mod candidates;
@@ -30,6 +31,7 @@ mod process;
 #[path = "device/products.rs"]
 mod products;
 #[path = "golden/reference.rs"]
+#[expect(dead_code, reason = "some of it is for the CPU's tests")]
 mod reference;
 #[path = "device/tales.rs"]
 mod tales;

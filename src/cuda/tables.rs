@@ -241,7 +241,8 @@ impl Tables {
             }
             // pages past the last row are reserved for later rows: nobody reads them now
             let used = (span.first + span.rows.len() + ahead).div_ceil(PAGE_TOKENS);
-            for id in &rows.pages(span)[..used] {
+            let pages = rows.pages(span);
+            for id in &pages[..used.min(pages.len())] {
                 put(starts.pages + page, &[id.0]);
                 page += 1;
             }

@@ -3,8 +3,8 @@
 use cudarc::driver::result;
 
 use super::{
-    Act, Chain, Cuda, CudaError, Device, During, ExpertSums, Grid, Matrix, Pending, Pinned, Ready,
-    States, Vector, Window, launch, window::record,
+    Act, Chain, Cuda, CudaError, Device, During, Grid, Matrix, Pending, Pinned, Ready, States,
+    Vector, Window, launch, window::record,
 };
 use crate::{
     backend::{CUT_ROWS, HIDDEN_ROWS},
@@ -14,6 +14,8 @@ use crate::{
 
 /// `NONE` of `kernels/draw.cu`: no token could be drawn.
 const NONE: u32 = u32::MAX;
+/// `DRAW_THREADS` of `kernels/draw.cu`.
+const DRAW_THREADS: usize = 512;
 /// Words of `struct Odds` of `kernels/draw.cu`.
 const ODDS_WORDS: usize = 4;
 
@@ -121,7 +123,6 @@ impl Ready {
         let weight = self.weight(norm.at);
         let branch = match std::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::CombineAdd(sums) => {
-                let sums: ExpertSums = sums;
                 // SAFETY: the parameters of `keep_combine_norm`; every slot has room for the states that are kept.
                 return unsafe {
                     launch!(&self.queue, &self.kernels.norms.keep_combine_norm, grid;
@@ -212,9 +213,6 @@ impl Ready {
     }
 }
 
-/// `DRAW_THREADS` of `kernels/draw.cu`.
-const DRAW_THREADS: usize = 512;
-
 /// One step after the other, each the same launches, and one wait at the end. Steps of few rows are recorded the first time, replayed after that.
 pub(super) fn chain(
     cuda: &mut Cuda,
@@ -226,7 +224,7 @@ pub(super) fn chain(
     let steps = chain.guesses.iter().map(depth).max().unwrap_or(0);
     debug_assert!(steps <= CUT_ROWS && chain.guesses.is_sorted_by_key(|of| CUT_ROWS - of.depth));
     let residual = window.parts_mut().1;
-    (residual.stale, residual.ahead) = (true, Some(steps));
+    (residual.stale, residual.ahead) = (true, Some(steps.saturating_sub(1)));
     let ready = cuda.ready();
     ready.enter(window)?;
     ready.send_chain(chain.guesses)?;
