@@ -111,6 +111,16 @@ fn as_many_guesses_are_right_as_the_reference_says() {
     });
 }
 
+#[test]
+fn chains_change_no_token() {
+    gpu::shared(|gpu| {
+        let mut model = gpu.bare(&tales_file(), 4, 256, KvType::F16);
+        let most = if gpu.is_slow() { 6 } else { 60 };
+        let right = check_writing(&mut model, &tales()[0].prompt_ids, most);
+        assert!(right > 0);
+    });
+}
+
 /// The bundled model behind an engine: the same answers, and some of what its block predicts is right.
 #[test]
 fn predictions_change_no_answer() {
@@ -163,6 +173,7 @@ fn predictions_change_no_answer() {
             }
         }
         println!("{right} of {made} predictions were right");
-        assert!(made > 0 && right > 0, "{right} of {made}");
+        // where rows are as slow as windows, nothing that is predicted pays
+        assert!(gpu.is_slow() || right > 0, "{right} of {made}");
     });
 }

@@ -130,7 +130,7 @@ pub(crate) fn write<B: Backend>(
         .iter()
         .enumerate()
         .map(|(slot, (prompt, sampling))| {
-            let vocab = model.vocab();
+            let (prompt, vocab) = (*prompt, model.vocab());
             let sampler = Sampler::new(sampling, prompt);
             let logits = model.rows(slot, 0, prompt);
             let first = &logits[logits.len() - vocab..];
