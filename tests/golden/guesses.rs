@@ -64,7 +64,7 @@ pub(crate) fn acceptance<B: Backend>(
     let mut all = Acceptance::default();
     for expected in texts {
         let tokens = &expected.tokens;
-        let (mut greedy, mut drafts) = (Vec::new(), Vec::new());
+        let (mut greedy, mut drafts) = (Vec::new(), Vec::<[u32; 3]>::new());
         for at in (expected.first..tokens.len() - 1).take(most) {
             let rows = if at == expected.first {
                 0..at + 1
