@@ -249,12 +249,15 @@ impl Tables {
                     self.lanes.iter_mut().for_each(|of| of.arrive(*row, bytes));
                 }
             }
-            // it may have failed before a window waited for it
-            Err(_) if !read.urgent => {
+            // it may have failed before a window waited for it, or because of one row of several
+            Err(_) if !read.urgent || rows.len() > 1 => {
                 let awaits = |row: &u64| self.lanes.iter().any(|of| of.awaits(*row));
-                let again: Vec<u64> = rows.iter().copied().filter(awaits).collect();
-                open.awaited.extend(&again);
-                self.stats.reads += open.read(again, true);
+                let again = rows.iter().copied().filter(awaits);
+                let again: Vec<Extent> = again.map(|row| Extent { rows: vec![row] }).collect();
+                open.awaited
+                    .extend(again.iter().flat_map(|extent| &extent.rows));
+                self.stats.reads += again.len() as u64;
+                open.readers.ask(again, true);
             }
             Err(reason) => {
                 let why = Arc::new(TableError::Read {
