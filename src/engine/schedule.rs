@@ -8,6 +8,7 @@
 //! 3. Other prompts are read in chunks on the prompt lane, whose pass is left after any slice. Before each the question is whether
 //!    one more would make a stream wait longer than a few of its windows take, or than the target; if so a decode window comes first.
 //!    After a window at least one slice follows, so both lanes get on.
+//!    How long streams may wait is told by their windows without guesses; guesses get what a slice leaves of that.
 //! 4. Prompts that are short enough for a few windows do not wait for a pass to end: they ride, at once and with as many rows as the
 //!    streams beside them can bear. A few such windows may follow each other; then they take turns with slices.
 //! 5. In a chunk the oldest prompt is sure of half the rows, so it always gets on; the others share the other half, shortest
