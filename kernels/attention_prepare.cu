@@ -4,7 +4,7 @@
 //     norm:       x / sqrt(mean(x^2) + eps) * weight
 //     rotation:   (a, b) -> (a cos - b sin, a sin + b cos) for the pairs among the first ROPE_CHANNELS channels of a head
 //
-// Queries are written back in their place, keys and values go to the row's place in the cache (kv.cuh). f16: bounded to +-65504, rounded to nearest even.
+// Where `query` is null only keys and values are prepared. Queries are written back in their place, keys and values go to the row's place in the cache (kv.cuh). f16: bounded to +-65504, rounded to nearest even.
 // q8_0: d = f16(min(max abs / 127, 515.5)), code = round_half_even(x / d) by the reciprocal. A NaN is stored as 0 but for f32.
 //
 // Shapes:  query [rows, HEADS * (HEAD_DIM, or 2 HEAD_DIM if GATED)], key, value [rows, KV_HEADS * HEAD_DIM] f32; biases [HEADS | KV_HEADS * HEAD_DIM] f32 or null;
@@ -133,10 +133,12 @@ KERNEL(32 * PREPARE_WARPS) attention_prepare(Rows rows, float* query, const floa
     wait_for_previous();
     release_next();
     if (row >= count) return;
+    bool remembers = !query; // keys and values alone
     query += (u64)row * HEADS * QUERY_STRIDE;
     key += (u64)row * KV_WIDTH;
     value += (u64)row * KV_WIDTH;
 #if FULL_WIDTH
+    if (remembers && blockIdx.y == QUERY) return;
     // a block takes a whole projection, because its rows change in place
     u32 first = blockIdx.y == QUERY ? 0 : blockIdx.y == KEY ? HEADS : HEADS + KV_HEADS;
     u32 end = blockIdx.y == QUERY ? HEADS : blockIdx.y == KEY ? HEADS + KV_HEADS : HEADS + 2 * KV_HEADS;
@@ -148,7 +150,7 @@ KERNEL(32 * PREPARE_WARPS) attention_prepare(Rows rows, float* query, const floa
 #else
     {
         u32 item = blockIdx.y * PREPARE_WARPS + warp_of();
-        if (item >= HEADS + 2 * KV_HEADS) return;
+        if (item >= HEADS + 2 * KV_HEADS || (remembers && item < HEADS)) return;
 #endif
         Part part = item < HEADS ? QUERY : item < HEADS + KV_HEADS ? KEY : VALUE;
         u32 number = part == QUERY ? item : part == KEY ? item - HEADS : item - HEADS - KV_HEADS;

@@ -19,6 +19,7 @@
 // Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
 // Macros: VOCAB, CANDIDATES (at most 1024).
+#include "choice.cuh"
 #include "device.cuh"
 #include "functions.cuh"
 
@@ -49,14 +50,6 @@ struct Part {
     u64 top;    // key of the greatest logit
     float sum;  // of exp(logit - greatest)
     u32 finite; // whether all are
-};
-
-struct Choice {
-    u32 token;
-    u32 finite;
-    float peak;
-    u32 candidates;
-    double sum;
 };
 
 /// A number that orders like the logit, above 0 for all but NaNs; one zero.

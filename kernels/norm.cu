@@ -6,7 +6,8 @@
 //     normed = x * (1 / sqrt(sum(x^2) / WIDTH + eps)) * weight
 //
 // `rms_norm`, `combine_norm`: all rows, x is updated in place. `head_norm`, `head_combine_norm`: the rows that need logits, packed; the residual stays as it
-// is. What is written besides x, by `forms`: FORM_FLOAT normed [rows, WIDTH] f32, FORM_256 and FORM_32 the quantised forms.
+// is. `keep_norm`, `keep_combine_norm`: all rows, what is normed is kept by slot and position. `pair`: two norms side by side, of rows that take in nothing.
+// What is written besides x, by `forms`: FORM_FLOAT normed [rows, WIDTH] f32, FORM_256 and FORM_32 the quantised forms.
 //
 // Shapes: residual, branch, shared [rows, WIDTH] f32; outputs [rows, USED, WIDTH] f32; weights [rows, USED] f32; gate [rows] f32; weight [WIDTH] f32.
 // Exact: the same bits as `rms_norm_into`, `add`, `Combine::run` and `quantise` of the CPU (a NaN's payload aside).
@@ -156,6 +157,61 @@ KERNEL_MIN(NORM_THREADS, 1) head_combine_norm(const float* residual, Experts exp
     load_share(residual + (u64)row * WIDTH, x);
     combine_share(experts, row, x);
     norm_share(x, w, eps, normed, blockIdx.x);
+}
+
+/// Where hidden states of sequences are kept, by position modulo `length`.
+struct Kept {
+    float* states; // [slots, length, WIDTH]
+    u32 length;
+    u32 ahead; // positions by which a state is kept after its row's own
+};
+
+/// Norms the row that the block holds into its place among those that are kept, unless a later row of its sequence has the same place.
+DEVICE void keep_share(const float x[TURNS][8], const float weight[TURNS][8], float eps, Kept kept, u32 row, u32 live, Rows rows) {
+    u32 slot = rows.slots[row], later = row + kept.length;
+    if (later < live && rows.slots[later] == slot) return;
+    u32 to = slot * kept.length + (rows.positions[row] + kept.ahead) % kept.length;
+    norm_share(x, weight, eps, {kept.states, {}, {}, FORM_FLOAT}, to);
+}
+
+KERNEL_MIN(NORM_THREADS, 1) keep_norm(float* residual, const float* branch, const float* weight, float eps, Kept kept, Rows rows) {
+    float x[TURNS][8], w[TURNS][8];
+    load_share(weight, w);
+    wait_for_previous();
+    release_next();
+    u32 row = blockIdx.x, live = rows.counts[0];
+    load_share(residual + (u64)row * WIDTH, x);
+    if (branch) add_share(branch + (u64)row * WIDTH, x);
+    if (row >= live) return;
+    if (branch) store_share(residual + (u64)row * WIDTH, x);
+    keep_share(x, w, eps, kept, row, live, rows);
+}
+
+KERNEL_MIN(NORM_THREADS, 1) keep_combine_norm(float* residual, Experts experts, const float* weight, float eps, Kept kept, Rows rows) {
+    float x[TURNS][8], w[TURNS][8];
+    load_share(weight, w);
+    wait_for_previous();
+    release_next();
+    u32 row = blockIdx.x, live = rows.counts[0];
+    load_share(residual + (u64)row * WIDTH, x);
+    combine_share(experts, row, x);
+    if (row >= live) return;
+    store_share(residual + (u64)row * WIDTH, x);
+    keep_share(x, w, eps, kept, row, live, rows);
+}
+
+/// `paired [rows, 2 WIDTH]`: the normed embedding of a row, then its normed hidden state: that which is kept for its position, or with `length` 0 row `row` of `states`.
+KERNEL_MIN(NORM_THREADS, 1) pair(const float* embedded, const float* states, u32 length, const float* embedded_weight, const float* state_weight, float eps,
+                                 float* paired, Rows rows) {
+    float x[TURNS][8], w[TURNS][8];
+    u32 row = blockIdx.x, half = blockIdx.y;
+    load_share(half ? state_weight : embedded_weight, w);
+    wait_for_previous();
+    release_next();
+    if (row >= rows.counts[0]) return;
+    u32 at = half && length ? rows.slots[row] * length + rows.positions[row] % length : row;
+    load_share((half ? states : embedded) + (u64)at * WIDTH, x);
+    norm_share(x, w, eps, {paired, {}, {}, FORM_FLOAT}, 2 * row + half);
 }
 
 /// How these kernels are launched.

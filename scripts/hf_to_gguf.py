@@ -277,8 +277,8 @@ def tensors(state: dict[str, np.ndarray], family: str, config, fused: bool = Fal
                 yield "output_norm.weight", w + norm_one
             case "layers":
                 layer, _, rest = rest.partition(".")
-                if rest.removesuffix(".weight") in NEXTN:
-                    yield f"blk.{layer}.nextn.{NEXTN[rest.removesuffix('.weight')]}.weight", w
+                if target := NEXTN.get(rest.removesuffix(".weight")):
+                    yield f"blk.{layer}.nextn.{target}.weight", w if target == "eh_proj" else w + norm_one
                     continue
                 for target, value in block(rest, w, family, config, fused):
                     yield target.removeprefix("GLOBAL.") if target.startswith("GLOBAL.") else f"blk.{layer}.{target}", value
@@ -354,7 +354,8 @@ def keys(family: str, config, mtp_layers: int = 0) -> dict[str, object]:
         out["ssm.group_count"] = config.linear_num_key_heads
         out["ssm.time_step_rank"] = config.linear_num_value_heads
         out["ssm.inner_size"] = config.linear_num_value_heads * config.linear_value_head_dim
-        out["full_attention_interval"] = 4
+        full = "full_attention"
+        out["full_attention_interval"] = 1 + config.layer_types.index(full) if full in config.layer_types else 4
     if family == "qwen4exp":
         out |= qwen4exp_keys(config)
     if family in TILED:

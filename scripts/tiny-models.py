@@ -88,7 +88,14 @@ FAMILIES = {
         "layer_types": ["linear_attention", "indexed_attention", "indexed_attention"]}, "qwen35"),
 }
 FAMILIES["glm4moe-mtp"] = FAMILIES["glm4moe"]
-PREDICTS = {"glm4moe-mtp"}
+HYBRID = DELTA | {
+    "hidden_size": 32, "num_hidden_layers": 2, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 32,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+HALF = PARTIAL | {"partial_rotary_factor": 0.5}
+FAMILIES["qwen3next-mtp"] = ("Qwen3NextConfig", HYBRID | {"rope_parameters": HALF}, "qwen2")
+FAMILIES["qwen35moe-mtp"] = ("Qwen3_5MoeTextConfig", HYBRID | {"rope_parameters": HALF | SECTIONS}, "qwen35")
+PREDICTS = {"glm4moe-mtp", "qwen3next-mtp", "qwen35moe-mtp"}
 """Models with a block that predicts one more token. `<family>.predictions` holds what it says at every position, given the token after it."""
 LONG = {"gpt-oss-2": 330, "qwen4exp-2": 110}
 """Golden tokens where they are more or fewer than usual: windows go round their pages, an index comes near ties."""
@@ -175,9 +182,11 @@ def predictions(model, ids: np.ndarray, seed: int):
     """A prediction block, its tensors as checkpoints name them, and its logits [tokens - 1, vocab]."""
     layer = model.config.num_hidden_layers
     kinds = type(model.model.layers[-1]), type(model.model.norm)
-    block = MtpLayer(model.config, *kinds, layer).float().eval()
+    block = MtpLayer(model.config, *kinds, layer - 1).float().eval()  # the last layer's kind: attention and experts
     randomise(block, seed + 4000)
-    block.mtp_block.mlp.gate.e_score_correction_bias.copy_(0.2 * torch.randn(model.config.n_routed_experts, generator=torch.Generator().manual_seed(seed + 5000)))
+    if hasattr(block.mtp_block.mlp.gate, "e_score_correction_bias"):
+        correction = block.mtp_block.mlp.gate.e_score_correction_bias
+        correction.copy_(0.2 * torch.randn(correction.shape, generator=torch.Generator().manual_seed(seed + 5000)))
     tokens, count = torch.from_numpy(ids)[None], len(ids) - 1
     places = torch.arange(count)[None]
     mask = torch.full((count, count), float("-inf")).triu(1)[None, None]

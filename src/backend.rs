@@ -15,7 +15,9 @@ use crate::{
     model::window::{Rows, Window},
 };
 
+pub mod chain;
 pub mod shape;
+use chain::Chain;
 use shape::{Activation, AttentionShape, DeltaShape, Gating, KvShape, KvType, NgramShape};
 
 /// A buffer of activations, `[rows, width] f32`, its width fixed when the model is loaded.
@@ -199,6 +201,11 @@ pub struct Room {
 }
 
 impl Room {
+    /// Rows of the windows of a prediction block: of what it reads late, and of what it predicts.
+    pub fn beside_rows(&self) -> [usize; 2] {
+        [self.rows.min(HIDDEN_ROWS / 2), self.slots]
+    }
+
     /// KV pages of one attention layer: where it has a window every slot has a ring.
     pub fn pages_of(&self, layer: &AttentionShape) -> usize {
         layer
@@ -349,6 +356,15 @@ pub struct SharedExpert<B: Backend> {
     pub gated: bool,
 }
 
+/// Which hidden states stand beside which tokens at the input of a prediction block.
+pub enum States<'a, B: Backend> {
+    /// To each row's token the state that is kept for its position.
+    Kept,
+    /// To each row's state, the residual of a window that has been computed, the token of the row after it, or any where there is none. Weight and epsilon of the
+    /// norm that gives the state.
+    Own(&'a B::Vector, f32),
+}
+
 /// Positions of a slot whose final hidden states are kept, so that a prediction block can read what it has not read yet.
 pub const HIDDEN_ROWS: usize = 128;
 
@@ -393,9 +409,6 @@ pub trait Backend: Sized + 'static {
     type Residual;
     /// A matrix of which few rows are read at a time, which are known before a window begins.
     type Table;
-
-    /// Whether it computes prediction blocks.
-    const PREDICTS: bool = false;
 
     /// Whether it computes logits of few tokens ([`head_among`](Self::head_among)).
     const SHORTLISTS: bool = false;
@@ -570,9 +583,7 @@ pub trait Backend: Sized + 'static {
         &mut self,
         rows: &Rows,
         weights: &AttentionWeights<Self>,
-    ) -> Result<(), Self::Error> {
-        self.attend(rows, weights)
-    }
+    ) -> Result<(), Self::Error>;
 
     /// `Mixed` = gated delta net of `DeltaQkv`, `DeltaZ`, `DeltaBeta` (and `DeltaDecay`); advances the slots' states.
     fn delta_net(&mut self, rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), Self::Error>;
@@ -624,36 +635,46 @@ pub trait Backend: Sized + 'static {
         unreachable!("{} computes no logits of few tokens", Self::NAME)
     }
 
-    /// Keeps the normed residual of these rows of a window, each as the hidden state of the position `ahead` positions after its own: of a slot the last
+    /// Keeps the normed residual of a window's rows, each as the hidden state of the position `ahead` positions after its own: of a slot the last
     /// [`HIDDEN_ROWS`] positions are kept.
     fn keep(
         &mut self,
         window: &Window<Self>,
-        rows: Range<usize>,
         ahead: usize,
         norm: &Self::Vector,
         eps: f32,
-    ) -> Result<(), Self::Error> {
-        let _ = (window, rows, ahead, norm, eps);
-        unreachable!("{} computes no prediction blocks", Self::NAME)
-    }
+    ) -> Result<(), Self::Error>;
 
-    /// `Paired` = `[norm(row of table named by the token) | norm(hidden state that is kept for the position)]`, with weights for both norms.
+    /// `Paired` = `[norm(row of table named by a token) | norm(hidden state)]`, with weights for both norms. Begins a window of a block that is beside the trunk:
+    /// it has no slices, and neither [`enter`](Self::enter) nor [`leave`](Self::leave) is called.
     fn pair(
         &mut self,
-        window: &Window<Self>,
+        window: &mut Window<Self>,
+        states: States<'_, Self>,
         table: &Self::Matrix,
         norms: [&Self::Vector; 2],
         eps: f32,
-    ) -> Result<(), Self::Error> {
-        let _ = (window, table, norms, eps);
-        unreachable!("{} computes no prediction blocks", Self::NAME)
-    }
+    ) -> Result<(), Self::Error>;
 
-    /// residual = `Branch`.
-    fn replace(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
-        let _ = window;
-        unreachable!("{} computes no prediction blocks", Self::NAME)
+    /// residual = `matrix . from`.
+    fn project(
+        &mut self,
+        window: &mut Window<Self>,
+        from: Act,
+        matrix: &Self::Matrix,
+    ) -> Result<(), Self::Error>;
+
+    /// Predicts tokens: `step` says how the successors of a window's rows, one a sequence, come to their logits, and is told which tokens each is chosen
+    /// among, as in [`head_among`](Self::head_among); what is chosen of these is the rows' next
+    /// token, one position further. What `step` puts on a device may be recorded and used again, as in [`whole`](Self::whole). Waits for all of it; the logits of the last step can be
+    /// read until the next call.
+    fn chain(
+        &mut self,
+        window: &mut Window<Self>,
+        chain: Chain<'_>,
+        step: impl Fn(&mut Self, &mut Window<Self>, &[Option<&[Token]>]) -> Result<(), Self::Error>,
+    ) -> Result<(), Self::Error> {
+        chain::by_host(self, window, chain, step)
     }
 
     /// Waits for what [`head`](Self::head) has enqueued.

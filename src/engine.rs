@@ -40,7 +40,7 @@ use self::{
     executor::{Executor, Lane, Slot},
     meters::Meters,
     pages::PagePool,
-    request::EngineError,
+    request::{EngineError, Token},
     schedule::{Demand, Room, Share},
     stats::Board,
     steps::StepLog,
@@ -104,8 +104,8 @@ pub struct Engine<E: Executor> {
     shares: [Vec<Share>; Lane::COUNT],
     choices: Vec<(Slot, Result<Choice, EngineError>)>,
     slot_steps: Vec<SlotStep>,
-    /// Slots whose next tokens are being predicted.
-    predicted: Vec<Slot>,
+    /// Tokens that were predicted for a window, each with whose they are.
+    predicted: Vec<(Slot, Token)>,
 }
 
 impl<E: Executor> Engine<E> {
@@ -147,7 +147,7 @@ impl<E: Executor> Engine<E> {
             shares: [(); Lane::COUNT].map(|()| Vec::with_capacity(capacity.slots)),
             choices: Vec::with_capacity(capacity.logits_rows),
             slot_steps: Vec::with_capacity(capacity.slots),
-            predicted: Vec::with_capacity(capacity.slots),
+            predicted: Vec::with_capacity(capacity.logits_rows),
             board: board.clone(),
         };
         Ok((engine, Handle::new(inbox, board)))

@@ -60,7 +60,8 @@
 //!
 //! A sequence that decodes may bring more rows than one: **guesses** at its next tokens behind its last token. As long as what is chosen was guessed, the next row
 //! is its own; rows behind a wrong guess are taken back by moving an end, since nothing of a state is advanced past what may be taken back. Guesses come from a
-//! lookup of what followed the same tokens before, or from the prediction block of the model, which stands beside the trunk and reads late. Its guesses are chosen from the whole vocabulary or, where the head would cost
+//! lookup of what followed the same tokens before, or from the prediction block of the model, which stands beside the trunk and reads late. Its guesses follow each other as a **chain**: what
+//! is chosen of one, with the noise of its position, is the next one's token. They are chosen from the whole vocabulary or, where the head would cost
 //! too much, from a shortlist: the frequent tokens, which have low ids, and those that the sequence had before. How many each sequence
 //! brings, and from which, is decided by how often its guesses were right and what rows and guesses have cost, and by nothing that other sequences guess.
 //!
@@ -75,7 +76,8 @@
 //!
 //! On a device a slice is enqueued and the host waits for the one before it, so no more than two are ever queued there. A decode window of few rows is one **graph**: its launches are
 //! recorded once for each number of rows and length of context, both rounded up, and replayed. Which rows, positions and pages it is about the kernels read from tables
-//! that travel before it.
+//! that travel before it. A step of a chain is such a graph too, that ends by drawing tokens and moving the tables one position on: so the host launches it as often as there are
+//! guesses, and waits once.
 //!
 //! # Invariants
 //!
@@ -98,7 +100,7 @@
 //!
 //! **Request**: what a client sent. **Sequence**: its tokens, pages, recurrent state and sampler. **Slot**: a place for an active sequence. **Row**: one position of one sequence to be
 //! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Lane**: which of the two passes that may be under way. **Slice**: what a pass advances by, a layer as a rule.
-//! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **Resident**: in fast memory, of an expert. **Visit**: what one window wants of one layer's experts. **Slot of a tier**: a place for one expert. **Ticket**: a transfer under way. **Ahead**: brought before anybody wants it. **Guess** or **draft**: a token assumed before it is chosen; **accepted** if it is then chosen. **Hit, miss**: a row's choice that is resident, or is not. **TTFT**: time to first token. **ITL**: time between tokens.
+//! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **Resident**: in fast memory, of an expert. **Visit**: what one window wants of one layer's experts. **Slot of a tier**: a place for one expert. **Ticket**: a transfer under way. **Ahead**: brought before anybody wants it. **Guess** or **draft**: a token assumed before it is chosen; **chain**: guesses each made from the one before; **accepted** if it is then chosen. **Hit, miss**: a row's choice that is resident, or is not. **TTFT**: time to first token. **ITL**: time between tokens.
 
 pub mod backend;
 pub mod cli;

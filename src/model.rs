@@ -53,7 +53,7 @@ pub struct Model<B: Backend> {
     /// Bound that logits approach.
     softcap: Option<f32>,
     /// Multi-token prediction. One block is all that is used: its output is fed back for further tokens.
-    prediction: Vec<Prediction<B>>,
+    prediction: Option<Prediction<B>>,
     needs: Needs,
     context: usize,
 }
@@ -89,17 +89,14 @@ impl<B: Backend> Model<B> {
             None
         };
         let prediction = match &norm {
-            Last::Norm(norm) => (layers..layers + nextn)
-                .map(|layer| {
-                    from.enter(layer);
-                    let runs = B::PREDICTS && layer == layers;
-                    from.beside_trunk(runs, |from| {
-                        Prediction::load(from, &format!("blk.{layer}"), norm, &mut block)
-                    })
-                })
-                .collect::<Result<_, _>>()?,
+            Last::Norm(norm) if nextn > 0 => {
+                from.enter(layers);
+                Some(from.beside_trunk(|from| {
+                    Prediction::load(from, &format!("blk.{layers}"), norm, &mut block)
+                })?)
+            }
             // blocks that predict from several streams are left unread
-            Last::Streams(_) => Vec::new(),
+            _ => None,
         };
         let context = from.count("context_length")?;
         let softcap = from
@@ -154,6 +151,9 @@ impl<B: Backend> Model<B> {
     }
 
     fn head(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
+        if let Some(prediction) = &self.prediction {
+            prediction.keep(backend, window)?;
+        }
         let norm = match &self.norm {
             Last::Norm(norm) => {
                 let (weight, eps) = norm.parts();
@@ -167,7 +167,7 @@ impl<B: Backend> Model<B> {
 
     /// Leaves out what predicts tokens: nobody will ask.
     pub fn without_prediction(mut self) -> Self {
-        self.prediction.clear();
+        self.prediction = None;
         if std::mem::take(&mut self.needs.predicts) {
             self.needs.attention.pop(); // its own keys and values
         }
@@ -209,10 +209,9 @@ impl<B: Backend> Runner<B> {
                 window(Lane::Decode, room.decode_rows)?,
                 window(Lane::Prompt, room.rows)?,
             ],
-            predictor: if B::PREDICTS && !model.prediction.is_empty() {
-                Some(Predictor::new(&mut backend, room.slots, room.rows)?)
-            } else {
-                None
+            predictor: match &model.prediction {
+                Some(_) => Some(Predictor::new(&mut backend, &room)?),
+                None => None,
             },
             model,
             backend,
@@ -258,9 +257,11 @@ impl<B: Backend> Executor for Runner<B> {
             candidates: B::CANDIDATES,
             drafts: CUT_ROWS,
             predicts: self.predictor.is_some(),
-            frequent: self.predictor.as_ref().map_or(0, |_| {
-                self.model.prediction[0].frequent(self.model.needs.vocab)
-            }),
+            frequent: self
+                .model
+                .prediction
+                .as_ref()
+                .map_or(0, |block| block.frequent(self.model.needs.vocab)),
         }
     }
 
@@ -277,6 +278,9 @@ impl<B: Backend> Executor for Runner<B> {
             .expect("a lane holds one pass at most");
         window.layer = 0;
         window.rows.fill(spans);
+        if let Some(predictor) = &mut self.predictor {
+            predictor.make_room(&mut self.backend, &self.model, &window.rows)?;
+        }
         self.backend.begin(&mut window)?;
         Ok(window)
     }
@@ -318,9 +322,15 @@ impl<B: Backend> Executor for Runner<B> {
         self.backend.cut(slot, rows);
     }
 
-    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), B::Error> {
+    fn predict(
+        &mut self,
+        guesses: &[Guess<'_>],
+        predicted: &mut Vec<(Slot, Token)>,
+    ) -> Result<(), B::Error> {
         match &mut self.predictor {
-            Some(predictor) => predictor.predict(&mut self.backend, &self.model, step, guesses),
+            Some(predictor) => {
+                predictor.predict(&mut self.backend, &self.model, guesses, predicted)
+            }
             None => unreachable!("nobody predicts without a prediction block"),
         }
     }
@@ -347,7 +357,7 @@ impl<B: Backend> Executor for Runner<B> {
             self.model.head(&mut self.backend, &mut window)?;
         }
         if let Some(predictor) = &mut self.predictor {
-            predictor.follow(&mut self.backend, &self.model, &window)?;
+            predictor.follow(&mut self.backend, &self.model, &mut window)?;
         }
         self.backend.settle(&window)?;
         self.abandon(window);

@@ -44,6 +44,19 @@ pub struct Scratch {
     sums: Vec<f64>,
 }
 
+/// The numbers by which a token is chosen, for who chooses elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Odds {
+    /// 1 / temperature; 0 is greedy.
+    pub sharpness: f32,
+    /// 0 keeps all.
+    pub top_k: usize,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub min_p: f32,
+}
+
 /// How one sequence's tokens are chosen, and what of its history that needs.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -112,6 +125,19 @@ impl Sampler {
         Ok(weights.at(self.share(position), &mut scratch.sums))
     }
 
+    /// By which numbers it chooses, bias and penalties apart.
+    pub fn odds(&self) -> Odds {
+        Odds {
+            sharpness: match self.is_sampled() {
+                true => 1.0 / self.temperature,
+                false => 0.0,
+            },
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+        }
+    }
+
     /// Whether chance decides.
     pub fn is_sampled(&self) -> bool {
         self.temperature > 0.0
@@ -122,8 +148,8 @@ impl Sampler {
         self.history.accept(token);
     }
 
-    /// Where in the distribution the token at `position` is drawn.
-    fn share(&self, position: u64) -> f64 {
+    /// Where in the distribution, from 0 up to 1 along the ids, the token at `position` is drawn.
+    pub fn share(&self, position: u64) -> f64 {
         draw::uniform(self.seed, position)
     }
 

@@ -2,7 +2,7 @@
 //! (`tests/cuda-host/build FOLDER` makes them). With neither these tests say so and pass, unless `TIDEGATE_REQUIRE_CUDA` is 1.
 
 #[path = "golden/bare.rs"]
-#[expect(dead_code, reason = "no device computes prediction blocks yet")]
+#[expect(dead_code, reason = "some of it is for the CPU's tests")]
 mod bare;
 #[path = "device/candidates.rs"]
 mod candidates;
@@ -18,18 +18,22 @@ mod families;
 mod follow;
 #[path = "device/gpu.rs"]
 mod gpu;
+#[path = "golden/guesses.rs"]
+mod guesses;
 #[path = "golden/load.rs"]
 mod load;
 #[path = "golden/made.rs"]
 mod made;
 #[path = "device/memory.rs"]
 mod memory;
+#[path = "device/predictions.rs"]
+mod predictions;
 #[path = "program/process.rs"]
 mod process;
 #[path = "device/products.rs"]
 mod products;
 #[path = "golden/reference.rs"]
-#[expect(dead_code, reason = "no device computes prediction blocks yet")]
+#[expect(dead_code, reason = "some of it is for the CPU's tests")]
 mod reference;
 #[path = "golden/remade.rs"]
 #[expect(dead_code, reason = "files are not changed here")]

@@ -10,6 +10,8 @@ mod drafts;
 mod families;
 #[path = "golden/follow.rs"]
 mod follow;
+#[path = "golden/guesses.rs"]
+mod guesses;
 #[path = "golden/load.rs"]
 mod load;
 #[path = "golden/made.rs"]

@@ -1,6 +1,6 @@
 //! This machine: measured when a prediction first needs it, and kept in the user's cache directory.
 
-use std::{fs, path::PathBuf, thread};
+use std::{fs, path::PathBuf, thread, time::Duration};
 
 use super::start;
 use crate::{
@@ -11,13 +11,17 @@ use crate::{
     settings::{ModelSettings, cache::cache_directory},
 };
 
-/// Everything that predictions for this file need; what is not known yet is measured. The drive is measured every time, as files lie on different ones.
+/// Everything that predictions for this file need; what is not known yet is measured. Memory is
+/// measured every time, as it says whether the rest still holds, and the drive, as files lie on different ones.
 pub(super) fn measured(file: &Gguf, settings: &ModelSettings) -> Machine {
     let path = kept(settings);
     let known = path.as_ref().and_then(|path| fs::read(path).ok());
-    let known = known.and_then(|text| serde_json::from_slice(&text).ok());
+    let known: Option<Machine> = known.and_then(|text| serde_json::from_slice(&text).ok());
     let mut cpu = Cpu::new(start::cpu(settings));
-    let mut machine: Machine = known.unwrap_or_else(|| fresh(&mut cpu));
+    let dram_bytes_s = memory_speed(&cpu);
+    // what was measured while the machine was busy, or in another state, holds no more
+    let known = known.filter(|known| agree(known.dram_bytes_s, dram_bytes_s));
+    let mut machine = known.unwrap_or_else(|| fresh(&mut cpu, dram_bytes_s));
     let mut types: Vec<BlockType> = file.tensors().iter().map(|tensor| tensor.ty).collect();
     types.sort_unstable();
     types.dedup();
@@ -33,12 +37,37 @@ pub(super) fn measured(file: &Gguf, settings: &ModelSettings) -> Machine {
     {
         let _ = fs::create_dir_all(folder).and_then(|()| fs::write(&path, text));
     }
+    // kept is the memory's speed that went with the others
+    machine.dram_bytes_s = dram_bytes_s;
     machine.disk_bytes_s = drive_speed(file);
     machine
 }
 
-fn fresh(cpu: &mut Cpu) -> Machine {
-    let dram_bytes_s = cpu.read_bandwidth();
+/// Two measures of the same are at most so many times apart.
+const APART: f64 = 1.15;
+/// Measures of the memory, at most.
+const MEASURES: usize = 6;
+/// Before the next one, when they disagree.
+const PAUSE: Duration = Duration::from_millis(500);
+
+fn agree(one: f64, other: f64) -> bool {
+    one.max(other) <= APART * one.min(other)
+}
+
+/// **Units**: bytes a second. What memory gives, once two measures in a row agree: whatever else runs, such as a file that is still being written, takes its part.
+fn memory_speed(cpu: &Cpu) -> f64 {
+    let mut last = cpu.read_bandwidth();
+    for _ in 1..MEASURES {
+        let before = std::mem::replace(&mut last, cpu.read_bandwidth());
+        if agree(before, last) {
+            return before.max(last);
+        }
+        thread::sleep(PAUSE);
+    }
+    last
+}
+
+fn fresh(cpu: &mut Cpu, dram_bytes_s: f64) -> Machine {
     let floats = cpu.kernel_speed(BlockType::F32);
     let region_s = cpu.region_time();
     Machine {

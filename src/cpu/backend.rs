@@ -17,7 +17,8 @@ use super::{
 use crate::{
     backend::{
         Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HIDDEN_ROWS,
-        HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
+        HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States,
+        StreamWeights,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
     engine::{
@@ -313,7 +314,6 @@ impl Backend for Cpu {
     const SPARE_ROWS: usize = usize::MAX;
     const SLICES_AHEAD: usize = 0;
     const LANES_ALIKE: bool = true;
-    const PREDICTS: bool = true;
     const SHORTLISTS: bool = true;
 
     type Error = CpuError;
@@ -659,16 +659,17 @@ impl Backend for Cpu {
     fn keep(
         &mut self,
         window: &Window<Self>,
-        rows: Range<usize>,
         ahead: usize,
         norm: &Vec<f32>,
         eps: f32,
     ) -> Result<(), CpuError> {
-        for (row, (slot, position)) in places(window.rows()).enumerate() {
-            if rows.contains(&row) {
-                let from = &window.residual()[row * self.width..][..self.width];
-                let at = hidden_at(slot, position + ahead) * self.width;
-                let to = &mut self.hidden[at..at + self.width];
+        let width = self.width;
+        for span in window.rows().spans() {
+            let rows = span.rows.len();
+            for nth in rows.saturating_sub(HIDDEN_ROWS)..rows {
+                let from = &window.residual()[(span.rows.start + nth) * width..][..width];
+                let at = hidden_at(span.slot, span.first + nth + ahead) * width;
+                let to = &mut self.hidden[at..at + width];
                 math::rms_norm_into(self.isa, from, norm, eps, to);
             }
         }
@@ -677,33 +678,58 @@ impl Backend for Cpu {
 
     fn pair(
         &mut self,
-        window: &Window<Self>,
+        window: &mut Window<Self>,
+        states: States<'_, Self>,
         table: &Matrix,
         [embedding_norm, hidden_norm]: [&Vec<f32>; 2],
         eps: f32,
     ) -> Result<(), CpuError> {
-        let (isa, width) = (self.isa, self.width);
-        let rows = window.rows();
-        let out = self.acts.rows_mut(Act::Paired, rows.count(), 2 * width);
-        for ((out, token), (slot, position)) in out
-            .chunks_exact_mut(2 * width)
-            .zip(rows.tokens())
-            .zip(places(rows))
-        {
-            let (embedding, hidden) = out.split_at_mut(width);
-            quant::dequantise(table.ty(), table.row(*token as usize), embedding)
-                .expect("a row of the table has the residual's width");
-            math::rms_norm(isa, embedding, embedding_norm, eps);
-            let kept = &self.hidden[hidden_at(slot, position) * width..][..width];
-            math::rms_norm_into(isa, kept, hidden_norm, eps, hidden);
-        }
+        let (isa, width, count) = (self.isa, self.width, window.rows().count());
+        let own = match states {
+            States::Kept => false,
+            States::Own(norm, eps) => {
+                self.norm(window, norm, eps)?;
+                true
+            }
+        };
+        let mut paired = self.acts.take(Act::Paired);
+        let (rows, hidden) = (window.rows(), &self.hidden);
+        let states = self.acts.rows(Act::Normed, count, width);
+        let places: &Vec<_> = &places(rows).collect();
+        Self::each_row(
+            &self.pool,
+            &mut paired[..count * 2 * width],
+            2 * width,
+            4 * width,
+            |row, out| {
+                let (embedding, state) = out.split_at_mut(width);
+                let token = rows.tokens()[if own { (row + 1) % count } else { row }];
+                quant::dequantise(table.ty(), table.row(token as usize), embedding)
+                    .expect("a row of the table has the residual's width");
+                math::rms_norm(isa, embedding, embedding_norm, eps);
+                let (slot, position) = places[row];
+                let kept = if own {
+                    &states[row * width..]
+                } else {
+                    &hidden[hidden_at(slot, position) * width..]
+                };
+                math::rms_norm_into(isa, &kept[..width], hidden_norm, eps, state);
+            },
+        );
+        self.acts.put(Act::Paired, paired);
         Ok(())
     }
 
-    fn replace(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+    fn project(
+        &mut self,
+        window: &mut Window<Self>,
+        from: Act,
+        matrix: &Matrix,
+    ) -> Result<(), CpuError> {
         let (rows, residual) = window.parts_mut();
-        let branch = self.acts.rows(Act::Branch, rows.count(), self.width);
-        residual[..branch.len()].copy_from_slice(branch);
+        let count = rows.count();
+        self.quantise(count, from, matrix.inputs(), &[matrix.kind()]);
+        self.product_into(matrix, count, residual);
         Ok(())
     }
 

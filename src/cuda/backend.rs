@@ -20,7 +20,8 @@ use super::{
 use crate::{
     backend::{
         Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HeadNorm,
-        MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, StreamWeights,
+        MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States, StreamWeights,
+        chain::Chain,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
     engine::executor::{Outcome, Slot},
@@ -34,11 +35,14 @@ mod experts;
 mod head;
 mod memory;
 mod mixers;
+mod predict;
 mod products;
 mod record;
 mod window;
 
 pub(super) use memory::Rotations;
+use predict::ChainBuffers;
+pub(super) use predict::ChainTable;
 
 /// A model's residual rows and row tables on the device, one of each a lane.
 pub struct Residual {
@@ -46,6 +50,8 @@ pub struct Residual {
     tables: Tables,
     /// The rows have changed since the tables were sent.
     stale: bool,
+    /// Positions that the device moves its rows ahead by itself, if it draws their successors.
+    ahead: Option<usize>,
 }
 
 /// The CUDA backend.
@@ -60,6 +66,8 @@ pub struct Cuda {
 struct Ready {
     // graphs hold addresses of everything below: they go first
     graphs: HashMap<(usize, usize), CudaGraph>,
+    /// Steps of predictions, likewise.
+    steps: HashMap<(usize, usize), CudaGraph>,
     /// A window that was recorded for a measure.
     recorded: Option<CudaGraph>,
     kernels: Kernels,
@@ -78,6 +86,7 @@ struct Ready {
     slice: [CudaEvent; 2],
     slices: usize,
     results: head::Results,
+    chain: ChainBuffers,
     /// Rotations, `[positions, 2, n / 2] f32` for each kind.
     turns: DeviceMemory,
     /// All layers' KV pages, and where each layer's begin.
@@ -107,6 +116,8 @@ struct Now {
     /// Splits of the context that launches are made for.
     splits: usize,
     residual: u64,
+    /// What comes of the rows stays on the device, where their successors are drawn.
+    draws: bool,
 }
 
 impl Now {
@@ -203,6 +214,21 @@ impl Ready {
         vector.map_or(0, |vector| self.weight(vector.at))
     }
 
+    /// Rows of a table. Begins a window.
+    fn embed(&mut self, table: &Matrix, to: u64, tables: RowTables) -> Result<(), CudaError> {
+        let now = self.now();
+        let grid = Grid::new([table.inputs.div_ceil(256), now.rows, 1], 32);
+        let row_bytes = (table.bytes() / table.outputs) as u64;
+        // SAFETY: the parameters of `embed`; tokens are below the table's rows, as requests are checked.
+        let embedded = unsafe {
+            launch!(&self.queue, &self.kernels.embed, grid;
+                self.weight(table.at), table.ty as u32, table.inputs as u32, row_bytes, to, tables)
+        };
+        // the first kernel of a window waits for its tables; those after it overlap
+        self.queue.overlap = self.overlaps && now.few();
+        embedded
+    }
+
     /// Does what was put off, where no norm follows.
     fn flush(&mut self) -> Result<(), CudaError> {
         let now = self.now();
@@ -276,6 +302,7 @@ impl Backend for Cuda {
             memory: DeviceMemory::new(&self.device.context, bytes)?,
             tables: Tables::new(&self.device, rows, room.slots, room.pages)?,
             stale: false,
+            ahead: None,
         })
     }
 
@@ -335,16 +362,7 @@ impl Backend for Cuda {
         let _ = window;
         let ready = self.ready();
         let now = ready.now();
-        let grid = Grid::new([table.inputs.div_ceil(256), now.rows, 1], 32);
-        let row_bytes = (table.bytes() / table.outputs) as u64;
-        // SAFETY: the parameters of `embed`; tokens are below the table's rows, as requests are checked.
-        let embedded = unsafe {
-            launch!(&ready.queue, &ready.kernels.embed, grid;
-                ready.weight(table.at), table.ty as u32, table.inputs as u32, row_bytes, now.residual, now.tables)
-        };
-        // the first kernel of a window waits for its tables; those after it overlap
-        ready.queue.overlap = ready.overlaps && now.few();
-        embedded
+        ready.embed(table, now.residual, now.tables)
     }
 
     fn norm(&mut self, _window: &Window<Self>, weight: &Vector, eps: f32) -> Result<(), CudaError> {
@@ -413,6 +431,14 @@ impl Backend for Cuda {
         self.ready().attend(weights)
     }
 
+    fn remember(
+        &mut self,
+        _rows: &Rows,
+        weights: &AttentionWeights<Self>,
+    ) -> Result<(), CudaError> {
+        self.ready().prepare(weights, 0)
+    }
+
     fn delta_net(&mut self, _rows: &Rows, weights: &DeltaWeights<Self>) -> Result<(), CudaError> {
         self.ready().delta_net(weights)
     }
@@ -458,6 +484,45 @@ impl Backend for Cuda {
             HeadNorm::Rms(weight, eps) => self.ready().head(weight, eps, output),
             HeadNorm::Streams(_) => unreachable!("{REFUSED}"),
         }
+    }
+
+    fn keep(
+        &mut self,
+        _window: &Window<Self>,
+        ahead: usize,
+        norm: &Vector,
+        eps: f32,
+    ) -> Result<(), CudaError> {
+        self.ready().keep(ahead, norm, eps)
+    }
+
+    fn pair(
+        &mut self,
+        window: &mut Window<Self>,
+        states: States<'_, Self>,
+        table: &Matrix,
+        norms: [&Vector; 2],
+        eps: f32,
+    ) -> Result<(), CudaError> {
+        self.ready().pair(window, states, table, norms, eps)
+    }
+
+    fn project(
+        &mut self,
+        _window: &mut Window<Self>,
+        from: Act,
+        matrix: &Matrix,
+    ) -> Result<(), CudaError> {
+        self.ready().project(from, matrix)
+    }
+
+    fn chain(
+        &mut self,
+        window: &mut Window<Self>,
+        chain: Chain<'_>,
+        step: impl Fn(&mut Self, &mut Window<Self>, &[Option<&[Token]>]) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        predict::chain(self, window, chain, step)
     }
 
     fn settle(&mut self, window: &Window<Self>) -> Result<(), CudaError> {

@@ -48,6 +48,8 @@ pub(super) struct Kernels {
     pub(super) bias: Kernel,
     pub(super) norms: NormKernels,
     pub(super) choose: Kernel,
+    /// If tokens are predicted.
+    pub(super) draw: Option<Kernel>,
     routes: Vec<RouteKernels>,
     attention: Vec<AttentionKernels>,
     delta: Option<DeltaKernels>,

@@ -2,13 +2,14 @@
 //! is allocated cannot differ.
 
 use super::{
+    backend::ChainTable,
     forms::{FormPlan, mask},
     memory::Plan,
     tables::{FEW_ROWS, bucket},
 };
 use crate::{
     backend::{
-        Act, CUT_ROWS, Needs, Room,
+        Act, CUT_ROWS, HIDDEN_ROWS, Needs, Room,
         shape::{DeltaShape, KvShape, KvType},
     },
     engine::executor::PAGE_TOKENS,
@@ -108,6 +109,8 @@ pub(super) struct Layout {
     pub(super) arrivals: usize,
     /// `choose`'s scratch and results.
     pub(super) choose: ChooseLayout,
+    /// What predictions need besides.
+    pub(super) predict: PredictLayout,
     /// **Units**: bytes. What has to be zero at first: all of it, it is little enough.
     pub(super) bytes: usize,
 }
@@ -125,6 +128,17 @@ pub(super) struct ChooseLayout {
     pub(super) choices: usize,
     pub(super) ids: usize,
     pub(super) values: usize,
+}
+
+/// Offsets of what is there where tokens are predicted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PredictLayout {
+    /// `[slots, HIDDEN_ROWS, residual] f32`: final hidden states.
+    pub(super) states: usize,
+    /// [`ChainTable`](super::backend::ChainTable)
+    pub(super) chain: usize,
+    /// `[CUT_ROWS, rows] u32`: what was predicted.
+    pub(super) drafts: usize,
 }
 
 /// Logits that a block of `choose` looks at.
@@ -147,6 +161,7 @@ impl Layout {
             width,
             needs.widths.of(Act::Mixed),
             needs.widths.of(Act::Gate),
+            needs.widths.of(Act::Paired),
         ]
         .into_iter()
         .max()
@@ -184,6 +199,15 @@ impl Layout {
             ids: plan.take(4 * room.logits_rows * CANDIDATES),
             values: plan.take(4 * room.logits_rows * CANDIDATES),
         };
+        let mut predict = PredictLayout::default();
+        if needs.predicts {
+            let rows = bucket(room.slots);
+            predict = PredictLayout {
+                states: plan.take(4 * room.slots * HIDDEN_ROWS * width),
+                chain: plan.take(4 * ChainTable::new(rows).words),
+                drafts: plan.take(4 * CUT_ROWS * rows),
+            };
+        }
         Self {
             bytes: plan.bytes(),
             acts,
@@ -198,6 +222,7 @@ impl Layout {
             delta,
             arrivals,
             choose,
+            predict,
         }
     }
 

@@ -27,7 +27,7 @@ macro_rules! headers {
 }
 
 headers! {
-    "device.cuh" "functions.cuh" "quantise.cuh" "rows.cuh" "codec.cuh" "matrices.cuh" "matvec.cuh" "matvec_tile.cuh" "grids.cuh" "mma_tile.cuh" "mma_direct.cuh" "mma_group.cuh" "mma_minima.cuh" "mma_multiply.cuh" "mma_pipeline.cuh" "mma_shape.cuh" "mma_unpack.cuh" "kv.cuh" "attention.cuh" "delta.cuh"
+    "device.cuh" "functions.cuh" "quantise.cuh" "rows.cuh" "choice.cuh" "codec.cuh" "matrices.cuh" "matvec.cuh" "matvec_tile.cuh" "grids.cuh" "mma_tile.cuh" "mma_direct.cuh" "mma_group.cuh" "mma_minima.cuh" "mma_multiply.cuh" "mma_pipeline.cuh" "mma_shape.cuh" "mma_unpack.cuh" "kv.cuh" "attention.cuh" "delta.cuh"
 }
 
 sources! {
@@ -39,6 +39,7 @@ sources! {
     COMBINE = "combine.cu";
     DELTA_NET = "delta_net.cu";
     DELTA_PROMPT = "delta_prompt.cu";
+    DRAW = "draw.cu";
     EMBED = "embed.cu";
     EXPERT_MATMUL = "expert_matmul.cu";
     EXPERT_MATVEC = "expert_matvec.cu";

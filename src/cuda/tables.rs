@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::{CudaEvent, CudaStream, result};
 
 use super::{
     device::Device,
@@ -49,6 +49,12 @@ impl RowTables {
     /// The same tables, of which the number of rows is found elsewhere.
     pub(super) fn counting(self, counts: u64) -> Self {
         Self { counts, ..self }
+    }
+
+    /// The same tables with the token of the row after it for each row.
+    pub(super) fn of_next_tokens(self) -> Self {
+        let tokens = self.tokens + 4;
+        Self { tokens, ..self }
     }
 
     /// Where the device finds the number of rows with logits.
@@ -98,7 +104,7 @@ impl Layout {
         };
         Starts {
             counts: table(COUNTS),
-            tokens: table(self.rows),
+            tokens: table(self.rows + 1), // there is one after the last, too
             positions: table(self.rows),
             slots: table(self.rows),
             row_pages: table(self.rows),
@@ -114,6 +120,8 @@ impl Layout {
 pub(super) struct Tables {
     device: DeviceMemory,
     pinned: Pinned,
+    /// The device has read what was sent last.
+    read: CudaEvent,
     /// Most rows and slots.
     rows: usize,
     slots: usize,
@@ -146,6 +154,7 @@ impl Tables {
         Ok(Self {
             device: DeviceMemory::new(&device.context, bytes)?,
             pinned: Pinned::new(&device.context, bytes)?,
+            read: device.context.new_event(None).during("making an event")?,
             rows,
             slots,
             pages,
@@ -179,8 +188,17 @@ impl Tables {
         }
     }
 
-    /// Sends the rows' tables on their way. The device must have read those sent before.
-    pub(super) fn send(&mut self, stream: &Arc<CudaStream>, rows: &Rows) -> Result<(), CudaError> {
+    /// Sends the rows' tables on their way. Waits until the device has read those sent before. Each sequence's last row will come to stand up to `ahead` positions
+    /// further.
+    pub(super) fn send(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        rows: &Rows,
+        ahead: usize,
+    ) -> Result<(), CudaError> {
+        // an event that was never recorded counts as done
+        let sending = "sending a window's tables";
+        self.read.synchronize().during(sending)?;
         let bucket = bucket(rows.count());
         let room = |what, got, allowed| {
             if got > allowed {
@@ -200,6 +218,7 @@ impl Tables {
         let counts = [rows.count(), rows.spans().len(), rows.logits().len()];
         put(starts.counts, &counts.map(|count| count as u32));
         put(starts.tokens, rows.tokens());
+        put(starts.tokens + rows.count(), &[0]);
         put(starts.logits, rows.logits());
         for (number, ask) in rows.asks().iter().enumerate() {
             let want = match ask {
@@ -221,13 +240,15 @@ impl Tables {
                 put(starts.row_pages + row, &[page as u32]);
             }
             // pages past the last row are reserved for later rows: nobody reads them now
-            let used = (span.first + span.rows.len()).div_ceil(PAGE_TOKENS);
-            for id in &rows.pages(span)[..used] {
+            let used = (span.first + span.rows.len() + ahead).div_ceil(PAGE_TOKENS);
+            let pages = rows.pages(span);
+            for id in &pages[..used.min(pages.len())] {
                 put(starts.pages + page, &[id.0]);
                 page += 1;
             }
         }
-        self.copy(stream, 0..starts.pages + page)
+        self.copy(stream, 0..starts.pages + page)?;
+        self.read.record(stream).during(sending)
     }
 
     fn copy(&self, stream: &Arc<CudaStream>, words: Range<usize>) -> Result<(), CudaError> {

@@ -180,41 +180,24 @@ impl Active {
         }
     }
 
-    /// Whether its next token but `step` is to be predicted, those before it being guessed.
-    pub(super) fn predicts(&self, step: usize) -> bool {
-        step < self.predictions && step == self.drafts()
-    }
-
-    /// Its last token or guess, whose successor is to be predicted.
-    pub(super) fn ahead(&self, candidates: usize) -> Guess<'_> {
-        Guess {
+    /// What is to be predicted behind its last token, if anything is.
+    pub(super) fn ahead(&self) -> Option<Guess<'_>> {
+        let sequence = &self.request.sequence;
+        (self.predictions > 0).then(|| Guess {
             slot: self.slot,
-            token: self.request.sequence.last(),
+            token: sequence.last(),
+            position: sequence.next_position(),
+            depth: self.predictions,
             pages: &self.pages,
-            ask: self.request.sampler.ask(candidates),
+            sampler: &self.request.sampler,
+            stop_tokens: sequence.stop_tokens(),
             among: self.request.drafts.as_ref().and_then(Drafts::among),
-        }
+        })
     }
 
-    /// Guesses one more token, as it would be chosen if the prediction were the model's own: with the noise of its position. False if that needs the
-    /// prediction's logits.
-    pub(super) fn guess_by(&mut self, outcome: Outcome<'_>, scratch: &mut Scratch) -> bool {
-        let sequence = &mut self.request.sequence;
-        let position = (sequence.next_position() + sequence.drafts()) as u64;
-        let sampler = &self.request.sampler;
-        let token = match outcome {
-            Outcome::NotFinite => None,
-            Outcome::Logits(row) => sampler.choose(row, position, scratch).ok(),
-            Outcome::Greedy(token) => Some(token),
-            Outcome::Candidates(of) => match sampler.choose_among(&of, position, scratch) {
-                None => return false,
-                token => token,
-            },
-        };
-        if let Some(token) = token {
-            sequence.guess(token);
-        }
-        true
+    /// Guesses one more token.
+    pub(super) fn guess_by(&mut self, token: Token) {
+        self.request.sequence.guess(token);
     }
 
     /// Whether it waits for its reader.

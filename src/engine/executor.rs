@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::request::Token;
+use crate::sampler::Sampler;
 
 /// Positions that one KV page holds. Also the length of a delta-net block, so that page and state boundaries coincide.
 pub const PAGE_TOKENS: usize = 64;
@@ -121,17 +122,23 @@ pub struct Capacity {
     pub frequent: usize,
 }
 
-/// A token whose successor is to be predicted.
+/// A sequence whose next tokens are to be predicted.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess<'a> {
-    /// Whose sequence.
+    /// Whose.
     pub slot: Slot,
-    /// The sequence's last token, or the last guess.
+    /// Its last token, which has no row yet.
     pub token: Token,
-    /// The sequence's pages, as in [`Span::pages`].
+    /// The position behind that token: the first that is predicted.
+    pub position: usize,
+    /// How many are to be predicted, at least one.
+    pub depth: usize,
+    /// The sequence's pages, as in [`Span::pages`]; they cover all but the last of these positions.
     pub pages: &'a [PageId],
-    /// What is to be known of the prediction.
-    pub ask: Ask,
+    /// How they are chosen: each with the noise of its position, as if the prediction were the model's own.
+    pub sampler: &'a Sampler,
+    /// Behind these nothing needs to be predicted.
+    pub stop_tokens: &'a [Token],
     /// The tokens beside the frequent ones that are to be compared, none of them frequent or named twice, where that is not the whole vocabulary: logits of all others are
     /// [`UNLISTED`].
     pub among: Option<&'a [Token]>,
@@ -193,10 +200,14 @@ pub trait Executor: 'static {
         )
     }
 
-    /// Predicts what follows `guesses`: with `step` 0 the successors of sequences' last tokens, which have no row yet, with `step` n those of the n-th guesses
-    /// behind them, for slots that were there in step n - 1. The lane of decoding is free. As after `finish`, what became of the rows can then be read.
-    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), Self::Error> {
-        unreachable!("step {step} of {guesses:?} for an executor that does not predict")
+    /// Predicts the next tokens of sequences, one after the other for all of them together, and adds them to `predicted`: those of a slot in their order, fewer
+    /// than it asked for where one cannot be chosen. The lane of decoding is free. As after `finish`, the logits of the last that were predicted can then be read.
+    fn predict(
+        &mut self,
+        guesses: &[Guess<'_>],
+        predicted: &mut Vec<(Slot, Token)>,
+    ) -> Result<(), Self::Error> {
+        unreachable!("{guesses:?}, after {predicted:?}, for an executor that does not predict")
     }
 
     /// Whose rows the last [`advance`](Self::advance) could not compute, while those of others are as they should be: they are to be withdrawn.

@@ -120,6 +120,11 @@ impl Sequence {
         &self.tokens[..self.next_position()]
     }
 
+    /// Tokens that end it.
+    pub fn stop_tokens(&self) -> &[Token] {
+        &self.stop_tokens
+    }
+
     /// The last token or guess.
     pub fn last(&self) -> Token {
         self.tokens[self.tokens.len() - 1]

@@ -15,9 +15,10 @@ use super::{
     costs::{Head, Load},
     event::Inbox,
     executor::{Ask, Executor, Guess, Lane, PageId, Progress, Slot, Span},
-    request::Token,
+    request::{Sampling, Token},
     stats::Board,
 };
+use crate::sampler::Sampler;
 
 /// Prompt rows of the warm-up generation. Each row reads its own experts, from disk where the file is not in memory yet.
 const WARM_UP_ROWS: usize = 1;
@@ -133,18 +134,22 @@ impl<E: Executor> Engine<E> {
     /// Predicts behind the rows of the warm-up generation, a few times because the first brings weights into memory, and learns what that takes.
     fn try_predictions(&mut self) -> Result<(), E::Error> {
         let executor = &mut self.executor;
+        let sampler = Sampler::new(&Sampling::default(), &[]);
         for head in Head::of(executor.capacity().frequent) {
             let mut least = Duration::MAX;
             for _ in 0..PREDICTIONS {
                 let guess = Guess {
                     slot: Slot(0),
                     token: 0,
+                    position: WARM_UP_ROWS.min(executor.capacity().context - 1) + 2,
+                    depth: 1,
                     pages: &[PageId(0)],
-                    ask: Ask::Logits,
+                    sampler: &sampler,
+                    stop_tokens: &[],
                     among: (*head == Head::Listed).then_some(&[][..]),
                 };
                 let begun = executor.now();
-                executor.predict(0, &[guess])?;
+                executor.predict(&[guess], &mut self.predicted)?;
                 least = least.min(executor.now() - begun);
             }
             self.costs.note_prediction(*head, 1, least);

@@ -4,52 +4,33 @@ use super::{
     Engine,
     active::{Choice, Verified},
     costs::Head,
-    executor::{Executor, Guess, Outcome},
-    request::EngineError,
+    executor::{Executor, Outcome, Slot},
+    request::{EngineError, Token},
     schedule::Share,
 };
 
 impl<E: Executor> Engine<E> {
-    /// Predicts the tokens that are to be predicted for a window, one after the other for all its sequences together. A sequence may get fewer rows by it.
+    /// Predicts the tokens that are to be predicted for a window. A sequence may get fewer rows by it.
     pub(super) fn predict(&mut self, shares: &mut [Share]) -> Result<(), E::Error> {
         let begun = self.executor.now();
-        let (mut tokens, mut listed) = (0, 0);
-        for step in 0.. {
-            let active = &self.active;
-            let goes_on = |share: &&Share| {
-                active[share.slot.0 as usize]
-                    .as_ref()
-                    .is_some_and(|active| active.predicts(step))
-            };
-            self.predicted.clear();
-            self.predicted
-                .extend(shares.iter().filter(goes_on).map(|share| share.slot));
-            if self.predicted.is_empty() {
-                break;
-            }
-            let candidates = self.board.capacity.candidates;
-            let guesses: Vec<Guess<'_>> = self
-                .predicted
-                .iter()
-                .filter_map(|slot| Some(active[slot.0 as usize].as_ref()?.ahead(candidates)))
-                .collect();
-            tokens += guesses.len();
-            listed += guesses.iter().filter(|of| of.among.is_some()).count();
-            self.executor.predict(step, &guesses)?;
-            for row in 0..self.predicted.len() {
-                let slot = self.predicted[row].0 as usize;
-                let Some(active) = &mut self.active[slot] else {
-                    continue;
-                };
-                let told = active.guess_by(self.executor.outcome(row)?, &mut self.scratch);
-                if !told {
-                    let logits = Outcome::Logits(self.executor.logits(row)?);
-                    active.guess_by(logits, &mut self.scratch);
-                }
-            }
-        }
-        if tokens == 0 {
+        let active = &self.active;
+        let guesses: Vec<_> = shares
+            .iter()
+            .filter_map(|share| active[share.slot.0 as usize].as_ref()?.ahead())
+            .collect();
+        if guesses.is_empty() {
             return Ok(());
+        }
+        self.predicted.clear();
+        self.executor.predict(&guesses, &mut self.predicted)?;
+        let tokens = self.predicted.len();
+        let from_list: Vec<_> = guesses.iter().filter(|of| of.among.is_some()).collect();
+        let is_listed = |(slot, _): &&(Slot, Token)| from_list.iter().any(|of| of.slot == *slot);
+        let listed = self.predicted.iter().filter(is_listed).count();
+        for (slot, token) in &self.predicted {
+            if let Some(active) = &mut self.active[slot.0 as usize] {
+                active.guess_by(*token);
+            }
         }
         for share in shares {
             if let Some(active) = &self.active[share.slot.0 as usize]

@@ -182,22 +182,16 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.needs
     }
 
-    /// Loads with `load` a block that is not part of the trunk: its reads are not counted, and no cache is planned for it unless it `runs`.
+    /// Loads with `load` a block that is not part of the trunk: its reads are not counted.
     pub(crate) fn beside_trunk<T>(
         &mut self,
-        runs: bool,
         load: impl FnOnce(&mut Self) -> Result<T, LoadError>,
     ) -> Result<T, LoadError> {
-        let (attention, delta) = (self.needs.attention.len(), self.needs.delta.len());
         let (experts, common_bytes) = (self.needs.expert_layers.len(), self.needs.common_bytes);
         self.trunk = false;
         let loaded = load(self);
         self.trunk = true;
-        if !runs {
-            self.needs.attention.truncate(attention);
-            self.needs.delta.truncate(delta);
-        }
-        self.needs.predicts |= runs;
+        self.needs.predicts = true;
         self.needs.expert_layers.truncate(experts);
         self.needs.common_bytes = common_bytes;
         loaded

@@ -1,12 +1,13 @@
 //! Multi-token prediction: a block beside the trunk that turns a position's final hidden state and the token after it into a guess at the token after that.
 //!
-//! The block has keys and values of its own, so it has to read every position of a sequence, prompt and answer. It reads late: final hidden states are kept
-//! for some positions, and when somebody wants a prediction, or when no more can be kept, what is missing is read in one go, keys and values alone. So a
-//! sequence of which nothing is predicted hardly pays for it. For further tokens the block's own normed output takes the place of the hidden state.
+//! The block has keys and values of its own, so it has to read every position of a sequence, prompt and answer, keys and values alone. A prompt's rows it reads
+//! as they are: with a window that has many. Others it reads late: final hidden states are kept for some positions, and when somebody wants a prediction, or when no more can
+//! be kept, what is missing is read in one go. So a sequence of which nothing is predicted hardly pays for it. For further tokens the block's own normed output takes the
+//! place of the hidden state.
 //!
 //! **Source**: c = eh_proj \[rms(embed(x), enorm) ; rms(h, hnorm)\], one decoder block, `shared_head_norm`; positions are counted as the trunk's.
 
-use std::{ops::Range, rc::Rc};
+use std::rc::Rc;
 
 use super::{
     Model,
@@ -14,12 +15,13 @@ use super::{
     window::{RowSpan, Rows, Window},
 };
 use crate::{
-    backend::{Act, Backend, HIDDEN_ROWS, HeadNorm},
+    backend::{Act, Backend, HIDDEN_ROWS, HeadNorm, Room, States, chain::Chain},
     engine::{
         executor::{Ask, Guess, Lane, PageId, Slot, Span},
         request::Token,
     },
     op::{Block, Hidden, Pass, norm::Norm},
+    sampler::Scratch,
 };
 
 /// A block that predicts one more token (`nextn`).
@@ -72,26 +74,26 @@ impl<B: Backend> Prediction<B> {
     ) -> Result<Self, LoadError> {
         let width = from.residual();
         let head_norm = format!("{at}.nextn.shared_head_norm");
-        let (mut embedding, mut output, mut frequent) = (None, None, None);
-        if B::PREDICTS {
-            from.need(Act::Paired, 2 * width);
-            let vocab = from.vocabulary()?;
-            let mut own = |name: &str| {
-                let name = format!("{at}.nextn.{name}.weight");
-                if from.has(&name) {
-                    from.matrix(&name, width, vocab).map(Some)
-                } else {
-                    Ok(None)
-                }
-            };
-            (embedding, output) = (own("embed_tokens")?, own("shared_head_head")?);
-            let own_head = format!("{at}.nextn.shared_head_head.weight");
-            let head = [own_head.as_str(), "output.weight", "token_embd.weight"];
-            let head = head.into_iter().find(|name| from.has(name));
-            if let (Some(head), count @ 1.., true) = (head, self::frequent(vocab), B::SHORTLISTS) {
-                frequent = Some(from.first_rows(head, width, vocab, count)?);
+        from.need(Act::Paired, 2 * width);
+        let vocab = from.vocabulary()?;
+        let mut own = |name: &str| {
+            let name = format!("{at}.nextn.{name}.weight");
+            if from.has(&name) {
+                from.matrix(&name, width, vocab).map(Some)
+            } else {
+                Ok(None)
             }
-        }
+        };
+        let (embedding, output) = (own("embed_tokens")?, own("shared_head_head")?);
+        let own_head = format!("{at}.nextn.shared_head_head.weight");
+        let head = [own_head.as_str(), "output.weight", "token_embd.weight"];
+        let head = head.into_iter().find(|name| from.has(name));
+        let frequent = match (head, self::frequent(vocab)) {
+            (Some(head), count @ 1..) if B::SHORTLISTS => {
+                Some(from.first_rows(head, width, vocab, count)?)
+            }
+            _ => None,
+        };
         Ok(Self {
             projection: from.matrix(&format!("{at}.nextn.eh_proj.weight"), 2 * width, width)?,
             embedding_norm: Norm::load(from, &format!("{at}.nextn.enorm"))?,
@@ -108,14 +110,80 @@ impl<B: Backend> Prediction<B> {
             frequent,
         })
     }
+
+    /// Keeps the final hidden states of a window.
+    pub(super) fn keep(&self, backend: &mut B, window: &Window<B>) -> Result<(), B::Error> {
+        let (norm, eps) = self.final_norm.parts();
+        backend.keep(window, 0, norm, eps)
+    }
+
+    /// From tokens and hidden states to the block's input.
+    fn begin(
+        &self,
+        pass: &mut Pass<'_, B>,
+        model: &Model<B>,
+        states: States<'_, B>,
+    ) -> Result<Hidden, B::Error> {
+        let (embedding_norm, eps) = self.embedding_norm.parts();
+        let (hidden_norm, _) = self.hidden_norm.parts();
+        let table = self.embedding.as_ref().unwrap_or(&model.embedding);
+        let Pass { backend, window } = pass;
+        backend.pair(window, states, table, [embedding_norm, hidden_norm], eps)?;
+        backend.project(window, Act::Paired, &self.projection)?;
+        Ok(Hidden(()))
+    }
+
+    /// Leaves behind what later rows need of a window's.
+    fn read(
+        &self,
+        pass: &mut Pass<'_, B>,
+        model: &Model<B>,
+        states: States<'_, B>,
+    ) -> Result<(), B::Error> {
+        let input = self.begin(pass, model, states)?;
+        self.block.remember(pass, input)
+    }
+
+    /// To the logits of the tokens behind a window's.
+    fn step(
+        &self,
+        pass: &mut Pass<'_, B>,
+        model: &Model<B>,
+        among: &[Option<&[Token]>],
+    ) -> Result<(), B::Error> {
+        let input = self.begin(pass, model, States::Kept)?;
+        let Hidden(()) = self.block.enqueue(pass, input)?;
+        let (norm, eps) = self.head_norm.parts();
+        // its output stands for the hidden state of the position after its own
+        pass.backend.keep(pass.window, 1, norm, eps)?;
+        let output = self.output.as_ref().or(model.output.as_ref());
+        let (output, norm) = (output.unwrap_or(&model.embedding), HeadNorm::Rms(norm, eps));
+        match &self.frequent {
+            Some(frequent) if among.iter().any(Option::is_some) => {
+                let outputs = [output, frequent];
+                let Pass { backend, window } = pass;
+                backend.head_among(window, norm, outputs, model.softcap, among)
+            }
+            _ => pass.backend.head(pass.window, norm, output, model.softcap),
+        }
+    }
 }
 
-/// Positions that are read in one go, at most: as many can then be kept of the next window.
-const READ_ROWS: usize = HIDDEN_ROWS / 2;
 /// Certain rows of a window that are read at once rather than late: they are a prompt's.
 const AT_ONCE: usize = 32;
 /// Tokens that are remembered: of each position whose hidden state is kept, and the one after it.
 const TOKENS: usize = 2 * HIDDEN_ROWS;
+
+fn block<B: Backend>(model: &Model<B>) -> &Prediction<B> {
+    let block = model.prediction.as_ref();
+    block.expect("there is a predictor where there is a prediction block")
+}
+
+/// Rows whose successors are certain, if they are read at once.
+fn at_once(span: &RowSpan) -> Option<usize> {
+    let certain = span.rows.len() - span.drafts;
+    (certain > AT_ONCE).then_some(certain - 1)
+}
 
 /// What is known of a slot's sequence.
 #[derive(Clone)]
@@ -142,138 +210,157 @@ impl Followed {
 
 /// The block at work.
 pub(super) struct Predictor<B: Backend> {
-    window: Window<B>,
+    /// What is read late.
+    late: Window<B>,
+    /// What is predicted.
+    ahead: Window<B>,
     slots: Box<[Followed]>,
-    /// Positions that are read in one go.
-    read_rows: usize,
-    tokens: Vec<Token>,
+    /// Rows of `late`, at most.
+    late_rows: usize,
+    scratch: Scratch,
 }
 
+/// Whose positions up to which are to be read.
+type Unread<'a> = (Slot, usize, &'a [PageId]);
+
 impl<B: Backend> Predictor<B> {
-    /// For so many slots, on a backend whose windows have room for so many rows.
-    pub(super) fn new(backend: &mut B, slots: usize, rows: usize) -> Result<Self, B::Error> {
-        let read_rows = READ_ROWS.min(rows);
-        Ok(Self {
-            window: Window {
+    pub(super) fn new(backend: &mut B, room: &Room) -> Result<Self, B::Error> {
+        let [late_rows, ahead_rows] = room.beside_rows();
+        let mut window = |rows| {
+            Ok(Window {
                 lane: Lane::Decode,
                 layer: 0,
                 rows: Rows::default(),
-                residual: backend.residual(read_rows.max(slots))?,
-            },
-            slots: vec![Followed::NOTHING; slots].into(),
-            read_rows,
-            tokens: Vec::with_capacity(read_rows),
+                residual: backend.residual(rows)?,
+            })
+        };
+        Ok(Self {
+            late: window(late_rows)?,
+            ahead: window(ahead_rows)?,
+            slots: vec![Followed::NOTHING; room.slots].into(),
+            late_rows,
+            scratch: Scratch::default(),
         })
+    }
+
+    fn slot(&mut self, slot: Slot) -> &mut Followed {
+        &mut self.slots[slot.0 as usize]
     }
 
     /// A slot's sequence begins anew.
     pub(super) fn reset(&mut self, slot: Slot) {
-        let followed = &mut self.slots[slot.0 as usize];
+        let followed = self.slot(slot);
         (followed.end, followed.unread) = (0, 0);
     }
 
     /// A slot's last rows were taken back. None of them has been read: what follows them was not known.
     pub(super) fn cut(&mut self, slot: Slot, rows: usize) {
-        let followed = &mut self.slots[slot.0 as usize];
+        let followed = self.slot(slot);
         followed.end -= rows;
         debug_assert!(followed.unread <= followed.end);
     }
 
-    /// Keeps the hidden states of a window that the trunk has computed, and reads what would otherwise be lost.
+    /// Reads what cannot be kept beside the rows of a window that is about to be computed, or comes before rows that will be read at once.
+    pub(super) fn make_room(
+        &mut self,
+        backend: &mut B,
+        model: &Model<B>,
+        rows: &Rows,
+    ) -> Result<(), B::Error> {
+        let mut unread: Vec<Unread<'_>> = Vec::new();
+        for span in rows.spans() {
+            let followed = self.slot(span.slot);
+            debug_assert_eq!(followed.end, span.first);
+            followed.put(span.first, rows.tokens()[span.rows.start]);
+            let kept = span.first + span.rows.len() - followed.unread;
+            if kept > HIDDEN_ROWS || at_once(span).is_some() {
+                unread.push((span.slot, span.first, rows.pages(span)));
+            }
+        }
+        self.read(backend, model, &unread)
+    }
+
+    /// Takes note of a window that the trunk has computed, and reads prompts.
     pub(super) fn follow(
         &mut self,
         backend: &mut B,
         model: &Model<B>,
-        window: &Window<B>,
+        window: &mut Window<B>,
     ) -> Result<(), B::Error> {
-        let (norm, eps) = model.prediction[0].final_norm.parts();
+        let mut reads = false;
         for span in window.rows.spans() {
-            let pages = window.rows.pages(span);
-            let certain = span.rows.len() - span.drafts;
-            let mut row = 0;
-            while row < span.rows.len() {
-                let piece = row..span.rows.len().min(row + self.read_rows);
-                row = piece.end;
-                self.make_room(backend, model, span, &piece, pages)?;
-                let followed = &mut self.slots[span.slot.0 as usize];
-                let in_window = span.rows.start + piece.start..span.rows.start + piece.end;
-                let tokens = &window.rows.tokens()[in_window.clone()];
-                for (position, token) in (span.first + piece.start..).zip(tokens) {
-                    followed.put(position, *token);
-                }
-                followed.end = span.first + piece.end;
-                backend.keep(window, in_window, 0, norm, eps)?;
+            let tokens = &window.rows.tokens()[span.rows.clone()];
+            let followed = self.slot(span.slot);
+            for (position, token) in (span.first..).zip(tokens) {
+                followed.put(position, *token);
             }
-            // what a prompt's rows are followed by is known
-            if certain > AT_ONCE {
-                self.read(backend, model, span.slot, pages)?;
+            followed.end = span.first + span.rows.len();
+            if let Some(rows) = at_once(span) {
+                followed.unread = span.first + rows;
+                reads = true;
             }
         }
-        Ok(())
-    }
-
-    /// Reads so much that a piece of a span can be kept.
-    fn make_room(
-        &mut self,
-        backend: &mut B,
-        model: &Model<B>,
-        span: &RowSpan,
-        piece: &Range<usize>,
-        pages: &[PageId],
-    ) -> Result<(), B::Error> {
-        let followed = &self.slots[span.slot.0 as usize];
-        debug_assert_eq!(followed.end, span.first + piece.start);
-        if span.first + piece.end - followed.unread <= HIDDEN_ROWS {
+        if !reads {
             return Ok(());
         }
-        self.read(backend, model, span.slot, pages)
+        // what it reads of rows that are not certain, or have no successor yet, it will read again
+        let prediction = block(model);
+        let (norm, eps) = prediction.final_norm.parts();
+        prediction.read(&mut Pass { backend, window }, model, States::Own(norm, eps))
     }
 
-    /// Reads all positions but the last, whose successor may not be known.
+    /// Reads all positions of these sequences up to their ends, of which the successors are known.
     fn read(
         &mut self,
         backend: &mut B,
         model: &Model<B>,
-        slot: Slot,
-        pages: &[PageId],
+        unread: &[Unread<'_>],
     ) -> Result<(), B::Error> {
-        let end = self.slots[slot.0 as usize].end.saturating_sub(1);
-        while self.slots[slot.0 as usize].unread < end {
-            let followed = &mut self.slots[slot.0 as usize];
-            let first = followed.unread;
-            followed.unread = end.min(first + self.read_rows);
-            self.tokens.clear();
-            let successors = first + 1..=followed.unread;
-            self.tokens
-                .extend(successors.map(|position| followed.tokens[position % TOKENS]));
-            self.window.rows.fill(&[Span {
-                slot,
-                first: first as u32,
-                tokens: &self.tokens,
-                pages,
-                logits: 0,
-                ask: Ask::Greedy,
-                drafts: 0,
-            }]);
-            self.begin(backend, model)?;
-            let (window, prediction) = (&mut self.window, &model.prediction[0]);
-            let mut pass = Pass { backend, window };
-            prediction.block.remember(&mut pass, Hidden(()))?;
+        let mut left = unread;
+        while let Some((slot, end, _)) = left.first() {
+            if self.slot(*slot).unread >= *end {
+                left = &left[1..];
+                continue;
+            }
+            self.fill_late(left);
+            let (backend, window) = (&mut *backend, &mut self.late);
+            backend.begin(window)?;
+            let pass = &mut Pass { backend, window };
+            block(model).read(pass, model, States::Kept)?;
         }
         Ok(())
     }
 
-    /// From tokens and hidden states to the block's input.
-    fn begin(&mut self, backend: &mut B, model: &Model<B>) -> Result<(), B::Error> {
-        let (window, prediction) = (&mut self.window, &model.prediction[0]);
-        let (embedding_norm, eps) = prediction.embedding_norm.parts();
-        let (hidden_norm, _) = prediction.hidden_norm.parts();
-        backend.begin(window)?;
-        let table = prediction.embedding.as_ref().unwrap_or(&model.embedding);
-        backend.pair(window, table, [embedding_norm, hidden_norm], eps)?;
-        let to = [(&prediction.projection, Act::Branch)];
-        backend.matmul(window.rows.count(), Act::Paired, &to)?;
-        backend.replace(window)
+    /// As many positions as a window has room for.
+    fn fill_late(&mut self, unread: &[Unread<'_>]) {
+        let mut parts = Vec::with_capacity(unread.len());
+        let mut tokens = Vec::with_capacity(self.late_rows);
+        for (slot, end, pages) in unread {
+            let room = self.late_rows - tokens.len();
+            let followed = &mut self.slots[slot.0 as usize];
+            let read = followed.unread..(*end).min(followed.unread + room);
+            if read.is_empty() {
+                continue;
+            }
+            followed.unread = read.end;
+            tokens.extend((read.start + 1..=read.end).map(|at| followed.tokens[at % TOKENS]));
+            parts.push((*slot, read, *pages));
+        }
+        let mut tokens = &tokens[..];
+        let spans = parts.into_iter().map(|(slot, read, pages)| {
+            let (own, others) = tokens.split_at(read.len());
+            tokens = others;
+            Span {
+                slot,
+                first: read.start as u32,
+                tokens: own,
+                pages,
+                logits: 0,
+                ask: Ask::Greedy,
+                drafts: 0,
+            }
+        });
+        self.late.rows.fill(&spans.collect::<Vec<_>>());
     }
 
     /// See [`Executor::predict`](crate::engine::executor::Executor::predict).
@@ -281,49 +368,43 @@ impl<B: Backend> Predictor<B> {
         &mut self,
         backend: &mut B,
         model: &Model<B>,
-        step: usize,
         guesses: &[Guess<'_>],
+        predicted: &mut Vec<(Slot, Token)>,
     ) -> Result<(), B::Error> {
-        if step == 0 {
-            for guess in guesses {
-                let followed = &mut self.slots[guess.slot.0 as usize];
-                followed.put(followed.end, guess.token);
-                self.read(backend, model, guess.slot, guess.pages)?;
-                let followed = &mut self.slots[guess.slot.0 as usize];
-                followed.unread = followed.end; // the last position is read below
-            }
+        let mut unread = Vec::with_capacity(guesses.len());
+        for guess in guesses {
+            let followed = self.slot(guess.slot);
+            debug_assert_eq!(followed.end + 1, guess.position);
+            followed.put(followed.end, guess.token);
+            unread.push((guess.slot, followed.end - 1, guess.pages));
         }
+        self.read(backend, model, &unread)?;
+        let mut guesses = guesses.to_vec();
+        guesses.sort_by_key(|guess| std::cmp::Reverse(guess.depth));
         let spans: Vec<Span<'_>> = guesses
             .iter()
-            .map(|guess| Span {
-                slot: guess.slot,
-                first: (self.slots[guess.slot.0 as usize].end - 1 + step) as u32,
-                tokens: std::slice::from_ref(&guess.token),
-                pages: guess.pages,
-                logits: 1,
-                ask: guess.ask,
-                drafts: 0,
+            .map(|guess| {
+                let followed = self.slot(guess.slot);
+                followed.unread = followed.end; // its first step reads the last position
+                Span {
+                    slot: guess.slot,
+                    first: followed.end as u32 - 1,
+                    tokens: std::slice::from_ref(&guess.token),
+                    pages: guess.pages,
+                    logits: 1,
+                    ask: guess.sampler.ask_to_draw(B::CANDIDATES),
+                    drafts: 0,
+                }
             })
             .collect();
-        self.window.rows.fill(&spans);
-        self.begin(backend, model)?;
-        let (window, prediction) = (&mut self.window, &model.prediction[0]);
-        let mut pass = Pass { backend, window };
-        prediction.block.enqueue(&mut pass, Hidden(()))?;
-        let (norm, eps) = prediction.head_norm.parts();
-        // its output stands for the hidden state of the position after its own
-        backend.keep(window, 0..guesses.len(), 1, norm, eps)?;
-        let output = prediction.output.as_ref().or(model.output.as_ref());
-        let output = output.unwrap_or(&model.embedding);
-        let norm = HeadNorm::Rms(norm, eps);
-        let among: Vec<_> = guesses.iter().map(|guess| guess.among).collect();
-        match &prediction.frequent {
-            Some(frequent) if among.iter().any(Option::is_some) => {
-                let outputs = [output, frequent];
-                backend.head_among(window, norm, outputs, model.softcap, &among)?;
-            }
-            _ => backend.head(window, norm, output, model.softcap)?,
-        }
-        backend.settle(window)
+        self.ahead.rows.fill(&spans);
+        let chain = Chain {
+            guesses: &guesses,
+            predicted,
+            scratch: &mut self.scratch,
+        };
+        backend.chain(&mut self.ahead, chain, |backend, window, among| {
+            block(model).step(&mut Pass { backend, window }, model, among)
+        })
     }
 }

@@ -82,6 +82,21 @@ impl Rows {
         Some(gone.rows)
     }
 
+    /// Goes one position ahead with sequences of one row each: a row's token becomes its `next`, and who has none leaves.
+    pub(crate) fn advance(&mut self, next: &[Option<Token>]) {
+        for (row, next) in next.iter().enumerate().rev() {
+            match next {
+                Some(token) => {
+                    self.tokens[row] = *token;
+                    self.spans[row].first += 1;
+                }
+                None => {
+                    self.remove(self.spans[row].slot);
+                }
+            }
+        }
+    }
+
     /// How many rows.
     pub fn count(&self) -> usize {
         self.tokens.len()

@@ -32,6 +32,16 @@ impl Sampler {
         }
     }
 
+    /// What has to be known of a row, by whoever has all of it, to draw by [`odds`](Self::odds).
+    pub fn ask_to_draw(&self, candidates: usize) -> Ask {
+        let cuts = self.top_p < 1.0 || (1..=candidates).contains(&self.top_k);
+        if cuts && self.is_sampled() {
+            Ask::Candidates
+        } else {
+            Ask::Greedy
+        }
+    }
+
     /// The token that [`choose`](Self::choose) gives for the whole row, or none if that cannot be told from these candidates.
     pub fn choose_among(
         &self,

@@ -95,8 +95,6 @@ struct State {
     hashes: Vec<u64>,
     /// Rows of the last window that may be taken back.
     loose: usize,
-    /// After the tokens and guesses whose successors were predicted.
-    ahead: Vec<u64>,
     /// Prompt tokens that it was told of.
     told: Vec<Token>,
     /// Rows of it were abandoned: unusable until it is reset.
@@ -371,24 +369,39 @@ impl Executor for Fake {
     }
 
     /// Mostly what the model will say.
-    fn predict(&mut self, step: usize, guesses: &[Guess<'_>]) -> Result<(), Broken> {
+    fn predict(
+        &mut self,
+        guesses: &[Guess<'_>],
+        predicted: &mut Vec<(Slot, Token)>,
+    ) -> Result<(), Broken> {
         assert!(self.capacity.predicts && self.under_way[Lane::Decode as usize].is_none());
         self.asked.clear();
         for guess in guesses {
-            let state = &mut self.states[guess.slot.0 as usize];
-            assert!(!state.torn && state.ahead.len() >= step);
-            state.ahead.truncate(step);
-            let before = state.ahead.last().copied().unwrap_or(state.hash());
-            let hash = absorb(before, guess.token);
-            state.ahead.push(hash);
-            let wrong = u64::from(mix(hash ^ 77).is_multiple_of(3));
-            let told = hash.wrapping_add(wrong);
-            self.tell(told, guess.token, guess.ask, guess.among);
+            let state = &self.states[guess.slot.0 as usize];
+            assert!(!state.torn && guess.position == state.hashes.len() + 1);
+            assert!(guess.position + guess.depth - 1 <= guess.pages.len() * PAGE_TOKENS);
+            let (mut hash, mut token) = (state.hash(), guess.token);
             let listed = u64::from(guess.among.is_some());
-            self.behaviour.calls.listed.fetch_add(listed, Relaxed);
-            if self.behaviour.cost.is_some() && self.capacity.frequent > 0 {
-                let took = [30_000, 5_000][listed as usize];
-                self.behaviour.calls.clock.fetch_add(took, Relaxed);
+            for position in (guess.position..).take(guess.depth) {
+                hash = absorb(hash, token);
+                let wrong = u64::from(mix(hash ^ 77).is_multiple_of(3));
+                self.tell(hash.wrapping_add(wrong), token, Ask::Logits, guess.among);
+                let calls = &self.behaviour.calls;
+                calls.listed.fetch_add(listed, Relaxed);
+                if self.behaviour.cost.is_some() && self.capacity.frequent > 0 {
+                    let took = [30_000, 5_000][listed as usize];
+                    calls.clock.fetch_add(took, Relaxed);
+                }
+                let told = &self.asked.last().expect("it was told just now").logits;
+                let scratch = &mut Scratch::default();
+                let Ok(chosen) = guess.sampler.choose(told, position as u64, scratch) else {
+                    break;
+                };
+                predicted.push((guess.slot, chosen));
+                token = chosen;
+                if guess.stop_tokens.contains(&chosen) {
+                    break;
+                }
             }
         }
         Ok(())

@@ -5,9 +5,13 @@ use std::{path::Path, sync::Arc};
 use tidegate::{
     backend::{Backend, Room, shape::KvType},
     cpu::backend::{Cpu, CpuSettings},
-    engine::executor::{Ask, Executor, Guess, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
+    engine::{
+        executor::{Ask, Executor, Guess, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
+        request::Sampling,
+    },
     gguf::Gguf,
     model::{Runner, family, window::Window},
+    sampler::Sampler,
 };
 
 /// A model with room for `slots` sequences of `positions` each.
@@ -167,41 +171,60 @@ impl<B: Backend> Bare<B> {
         all
     }
 
-    /// Logits of what the prediction block says after a token.
-    pub(crate) fn predict(&mut self, slot: usize, step: usize, token: u32) -> &[f32] {
-        self.predictions(step, &[(slot, token, None)])
+    /// The likeliest tokens that the prediction block says, one after the other, after a token at this position, and the logits of the last.
+    pub(crate) fn predict(
+        &mut self,
+        slot: usize,
+        (at, token): (usize, u32),
+        depth: usize,
+    ) -> (Vec<u32>, &[f32]) {
+        let (mut tokens, logits) = self.predictions(&[(slot, (at, token), None)], depth);
+        (tokens.swap_remove(0), logits)
     }
 
     /// The same after tokens of several slots, each among a shortlist's tokens or all.
     pub(crate) fn predictions(
         &mut self,
-        step: usize,
-        after: &[(usize, u32, Option<&[u32]>)],
-    ) -> &[f32] {
+        after: &[(usize, (usize, u32), Option<&[u32]>)],
+        depth: usize,
+    ) -> (Vec<Vec<u32>>, &[f32]) {
+        let greedy = Sampling {
+            temperature: 0.0,
+            ..Sampling::default()
+        };
+        let sampler = Sampler::new(&greedy, &[]);
         let pages: Vec<_> = after
             .iter()
             .map(|(slot, ..)| self.pages_of(*slot))
             .collect();
         let guesses = after.iter().zip(&pages);
         let guesses: Vec<_> = guesses
-            .map(|((slot, token, among), pages)| Guess {
+            .map(|((slot, (at, token), among), pages)| Guess {
                 slot: Slot(*slot as u32),
                 token: *token,
+                position: at + 1,
+                depth,
                 pages,
-                ask: Ask::Logits,
+                sampler: &sampler,
+                stop_tokens: &[],
                 among: *among,
             })
             .collect();
-        self.runner.predict(step, &guesses).expect("predicted");
+        let mut predicted = Vec::new();
+        let outcome = self.runner.predict(&guesses, &mut predicted);
+        outcome.expect("predicted");
+        let of = |slot: usize| predicted.iter().filter(move |(of, _)| of.0 as usize == slot);
+        let tokens = |(slot, ..): &(usize, _, _)| of(*slot).map(|(_, token)| *token).collect();
+        let tokens = after.iter().map(tokens).collect();
         self.logits.clear();
         for row in 0..guesses.len() {
             let logits = self.runner.logits(row).expect("logits");
             self.logits.extend_from_slice(logits);
         }
-        &self.logits
+        (tokens, &self.logits)
     }
 
-    fn pages_of(&self, slot: usize) -> Vec<PageId> {
+    pub(crate) fn pages_of(&self, slot: usize) -> Vec<PageId> {
         let pages = slot * self.pages..(slot + 1) * self.pages;
         pages.map(|page| PageId(page as u32)).collect()
     }

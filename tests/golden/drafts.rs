@@ -8,8 +8,9 @@ use crate::{
     bare::{Bare, argmax},
     families::{every_family, every_family_of_the_cpu},
     follow::STOP,
+    guesses::{accepted, acceptance, check_reading, check_writing},
     load::{answers, bundled, settings},
-    reference::{Tale, assert_same, drafted, tales, tales_file, tales_twin, tiny_file},
+    reference::{Tale, drafted, tales, tales_file, tales_twin, tiny_file},
 };
 use std::sync::Arc;
 use tidegate::{
@@ -40,8 +41,8 @@ fn predictions(model: &mut Bare, tale: &Tale) -> (usize, usize) {
             (at, tokens[at]),
             (expected.position + 1, expected.next_token)
         );
-        let logits = model.predict(0, 0, expected.next_token);
-        same += usize::from(argmax(logits) == expected.draft);
+        let (drafts, _) = model.predict(0, (at, expected.next_token), 1);
+        same += usize::from(drafts == [expected.draft]);
         all += 1;
     }
     (same, all)
@@ -50,14 +51,14 @@ fn predictions(model: &mut Bare, tale: &Tale) -> (usize, usize) {
 /// Three guesses after the first greedy token.
 fn chain(model: &mut Bare, tale: &Tale) -> Vec<(u32, f32)> {
     model.rows(0, 0, &tale.prompt_ids);
-    let mut token = tale.greedy_ids[0];
-    let mut drafts = Vec::new();
-    for step in 0..3 {
-        let logits = model.predict(0, step, token);
-        token = argmax(logits);
-        drafts.push((token, logits[token as usize]));
-    }
-    drafts
+    let last = (tale.prompt_ids.len(), tale.greedy_ids[0]);
+    let chain = (1..=3).map(|depth| {
+        let (drafts, logits) = model.predict(0, last, depth);
+        let token = drafts[depth - 1];
+        assert_eq!(token, argmax(logits));
+        (token, logits[token as usize])
+    });
+    chain.collect()
 }
 
 #[test]
@@ -82,7 +83,7 @@ fn float_twin_predicts_as_the_goldens_say() {
             let known = expected.position + 1;
             let tokens = [&tale.prompt_ids[..], &tale.greedy_ids].concat();
             model.rows(0, 0, &tokens[..known]);
-            let logits = model.predict(0, 0, expected.next_token);
+            let (_, logits) = model.predict(0, (known, expected.next_token), 1);
             for (token, value) in &expected.top3 {
                 let error = (logits[*token as usize] - value).abs();
                 assert!(error < 2e-3 * value.abs().max(1.0), "{error} of {value}");
@@ -107,55 +108,14 @@ fn bundled_file_predicts_much_as_the_goldens_say() {
     assert!(same * 100 >= all * 93, "{same} of {all} predictions");
 }
 
-/// How many of the first one, two and three guesses were right, of those whose predecessors were.
-fn accepted(greedy: &[u32], drafts: &[[u32; 3]], counts: &mut [[usize; 2]; 3]) {
-    for (at, drafts) in drafts.iter().enumerate() {
-        for (nth, draft) in drafts.iter().enumerate() {
-            let Some(truth) = greedy.get(at + 1 + nth) else {
-                break;
-            };
-            counts[nth][1] += 1;
-            if draft != truth {
-                break;
-            }
-            counts[nth][0] += 1;
-        }
-    }
-}
-
 /// Acceptance by draft length along the same tokens, beside what the reference finds with the same weights.
 #[test]
 fn as_many_guesses_are_right_as_the_reference_says() {
     let mut model = Bare::open(&tales_file(), 1, 512, 2, KvType::F16);
-    let (mut ours, mut theirs) = ([[0; 2]; 3], [[0; 2]; 3]);
-    let (mut same, mut all) = (0, 0);
-    for expected in &drafted() {
-        let tokens = &expected.tokens;
-        let (mut greedy, mut drafts) = (Vec::new(), Vec::new());
-        for at in expected.first..tokens.len() - 1 {
-            let rows = if at == expected.first {
-                0..at + 1
-            } else {
-                at..at + 1
-            };
-            let vocab = model.vocab();
-            let logits = model.rows(0, rows.start, &tokens[rows]);
-            greedy.push(argmax(&logits[logits.len() - vocab..]));
-            let mut token = tokens[at + 1];
-            drafts.push([0, 1, 2].map(|step| {
-                token = argmax(model.predict(0, step, token));
-                token
-            }));
-        }
-        assert_eq!(drafts.len(), expected.drafts.len());
-        let pairs = drafts.iter().zip(&expected.drafts);
-        same += pairs.filter(|(ours, theirs)| ours[0] == theirs[0]).count();
-        all += drafts.len();
-        accepted(&greedy, &drafts, &mut ours);
-        accepted(&expected.greedy, &expected.drafts, &mut theirs);
-    }
+    let found = acceptance(&mut model, &drafted(), usize::MAX);
+    let [same, all] = found.same;
     assert!(same * 100 >= all * 95, "{same} of {all} first guesses");
-    for (ours, theirs) in ours.iter().zip(&theirs) {
+    for (ours, theirs) in found.ours.iter().zip(&found.theirs) {
         let share = |[right, all]: [usize; 2]| 100.0 * right as f64 / all as f64;
         let (ours, theirs) = (share(*ours), share(*theirs));
         assert!((ours - theirs).abs() <= 1.0, "{ours} %, not {theirs} %");
@@ -186,11 +146,9 @@ fn a_shortlist_costs_few_guesses() {
             model.rows(0, at, &tokens[at..=at]);
             let own = own(&tokens[..=at + 1], frequent);
             for (drafts, among) in drafts.iter_mut().zip([None, Some(&own[..])]) {
-                let mut token = tokens[at + 1];
-                drafts.push([0, 1, 2].map(|step| {
-                    token = argmax(model.predictions(step, &[(0, token, among)]));
-                    token
-                }));
+                let after = (0, (at + 1, tokens[at + 1]), among);
+                let (mut predicted, _) = model.predictions(&[after], 3);
+                drafts.push(predicted.swap_remove(0).try_into().expect("three"));
             }
         }
         let [all, few] = &drafts;
@@ -222,7 +180,8 @@ fn listed_logits_are_the_same() {
     for slot in 0..3 {
         model.rows(slot, 0, &tokens[slot..]);
     }
-    let whole = [0, 1, 2].map(|slot| model.predict(slot, 0, 77 + slot as u32).to_vec());
+    let after = |slot: usize| (tokens.len() - slot, 77 + slot as u32);
+    let whole = [0, 1, 2].map(|slot| model.predict(slot, after(slot), 1).1.to_vec());
     // more than a task takes, none in order
     let many: Vec<u32> = (0..101).map(|at| 4096 + at * 977 % 4096).collect();
     for lists in [
@@ -230,8 +189,8 @@ fn listed_logits_are_the_same() {
         [Some(&[][..]), None, Some(&many[..])],
         [Some(&many[..]), Some(&many[..40]), Some(&[5000, 4096][..])],
     ] {
-        let after = [0, 1, 2].map(|slot| (slot, 77 + slot as u32, lists[slot]));
-        let rows = model.predictions(0, &after).chunks(vocab);
+        let after = [0, 1, 2].map(|slot| (slot, after(slot), lists[slot]));
+        let rows = model.predictions(&after, 1).1.chunks(vocab);
         for ((row, whole), list) in rows.zip(&whole).zip(lists) {
             for (token, (logit, whole)) in row.iter().zip(whole).enumerate() {
                 let listed =
@@ -243,44 +202,18 @@ fn listed_logits_are_the_same() {
     }
 }
 
-/// Whether the block reads along or late, whether guesses were wrong in between: predictions have the same bits.
 #[test]
 fn predictions_depend_on_nothing_but_the_tokens() {
     let tokens: Vec<u32> = (0..400).map(|at| 3 + at * 131 % 8000).collect();
     let mut model = Bare::open(&tales_file(), 2, 512, 2, KvType::F16);
-    model.rows(0, 0, &tokens[..399]);
-    let expected: Vec<f32> = model.predict(0, 0, tokens[399]).to_vec();
-    let (mut at, mut turn) = (0, 0);
-    while at < 399 {
-        // a prompt, rows alone, rows with guesses right and wrong; now and then something is predicted
-        let rows = [40, 1, 5, 70, 1, 9, 1][turn % 7].min(399 - at);
-        let wrong = [0, 0, 3, 0, 0, 8, 0][turn % 7].min(rows - 1);
-        if wrong > 0 {
-            let mut guessed = tokens[at..at + rows].to_vec();
-            guessed[rows - wrong..].fill(7);
-            model.guesses(1, at, &guessed, rows - 1 - wrong);
-        } else {
-            model.rows(1, at, &tokens[at..at + rows]);
-        }
-        at += rows - wrong;
-        turn += 1;
-        if turn % 9 == 0 {
-            (0..3).for_each(|step| {
-                model.predict(1, step, tokens[at + step]);
-            });
-        }
-    }
-    assert_same(
-        "read otherwise",
-        model.predict(1, 0, tokens[399]),
-        &expected,
-    );
-    // nothing predicted for longer than hidden states are kept
-    model.rows(0, 0, &tokens[..20]);
-    for at in 20..399 {
-        model.rows(0, at, &tokens[at..=at]);
-    }
-    assert_same("read late", model.predict(0, 0, tokens[399]), &expected);
+    check_reading(&mut model, &tokens);
+}
+
+#[test]
+fn chains_of_guesses_change_no_token() {
+    let mut model = Bare::open(&tales_file(), 4, 256, 2, KvType::F16);
+    let right = check_writing(&mut model, &tales()[0].prompt_ids, 60);
+    assert!(right > 0);
 }
 
 /// Prompts that are copied, repeated, or have nothing to do with what follows.

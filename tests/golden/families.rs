@@ -27,6 +27,8 @@ macro_rules! every_family {
             glm4moe: "glm4moe.gguf", "glm4moe";
             glm4moe_with_qk_norms: "glm4moe-2.gguf", "glm4moe-2";
             glm4moe_with_a_prediction_block: "glm4moe-mtp.gguf", "glm4moe-mtp";
+            qwen3next_with_a_prediction_block: "qwen3next-mtp.gguf", "qwen3next-mtp";
+            qwen35moe_with_a_prediction_block: "qwen35moe-mtp.gguf", "qwen35moe-mtp";
             gpt_oss: "gpt-oss.gguf", "gpt-oss";
             gpt_oss_with_a_window_over_pages: "gpt-oss-2.gguf", "gpt-oss-2";
             minimax_m2: "minimax-m2.gguf", "minimax-m2";

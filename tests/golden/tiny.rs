@@ -42,9 +42,7 @@ every_family!(check);
 every_family_of_the_cpu!(check);
 
 /// What a prediction block says at every position, given the token after it; the same bits whether it has read along or reads late.
-#[test]
-fn prediction_blocks_say_what_transformers_says() {
-    let name = "glm4moe-mtp";
+fn check_predictions(name: &str) {
     let (ids, expected) = (tiny(name).ids, tiny_predictions(name));
     assert_eq!(expected.ids, ids[1..]);
     let file = tiny_file(&format!("{name}.gguf"));
@@ -52,7 +50,7 @@ fn prediction_blocks_say_what_transformers_says() {
     let mut along = Vec::new();
     for at in 1..ids.len() {
         model.rows(0, at - 1, &ids[at - 1..at]);
-        along.extend_from_slice(model.predict(0, 0, ids[at]));
+        along.extend_from_slice(model.predict(0, (at, ids[at]), 1).1);
     }
     assert_close(name, &along, &expected.logits, expected.vocab, TOLERANCE);
     let chosen = expected.logits.chunks(expected.vocab).map(argmax);
@@ -62,9 +60,16 @@ fn prediction_blocks_say_what_transformers_says() {
     );
     for known in [1, 17, 100, ids.len() - 1] {
         model.rows(1, 0, &ids[..known]);
-        let late = model.predict(1, 0, ids[known]);
+        let (_, late) = model.predict(1, (known, ids[known]), 1);
         let along = &along[(known - 1) * expected.vocab..][..expected.vocab];
         assert_same(&format!("{name} after {known}"), late, along);
+    }
+}
+
+#[test]
+fn prediction_blocks_say_what_transformers_says() {
+    for name in ["glm4moe-mtp", "qwen3next-mtp", "qwen35moe-mtp"] {
+        check_predictions(name);
     }
 }
 

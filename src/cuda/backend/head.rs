@@ -87,6 +87,9 @@ impl Ready {
                 logits, now.want, self.at(layout.segments), self.at(layout.parts), self.at(layout.done),
                 self.at(layout.choices), self.at(layout.ids), self.at(layout.values), now.tables)
         }?;
+        if now.draws {
+            return Ok(());
+        }
         let (results, stream) = (&mut self.results, self.queue.stream.cu_stream());
         let base = self.work.address();
         for (pinned, at, bytes) in [

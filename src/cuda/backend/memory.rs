@@ -5,8 +5,8 @@ use std::{collections::HashMap, iter::successors};
 use cudarc::driver::{CudaEvent, result};
 
 use super::{
-    CudaError, CudaSettings, Device, DeviceMemory, During, Layout, Loading, Needs, Pending, Queue,
-    Ready, Room, head::Results, layout,
+    ChainBuffers, CudaError, CudaSettings, Device, DeviceMemory, During, Layout, Loading, Needs,
+    Pending, Queue, Ready, Room, head::Results, layout,
 };
 use crate::{
     backend::shape::Rope,
@@ -39,11 +39,13 @@ fn parts(sizes: impl Iterator<Item = usize>) -> (Vec<usize>, usize) {
     (starts, at)
 }
 
-/// **Units**: bytes. Residuals and tables of both lanes.
+/// **Units**: bytes. Residuals and tables of both lanes, and of a prediction block's windows.
 fn window_bytes(needs: &Needs, room: &Room) -> usize {
+    let beside = room.beside_rows().into_iter().filter(|_| needs.predicts);
     [room.decode_rows, room.rows]
+        .into_iter()
+        .chain(beside)
         .map(|rows| 4 * bucket(rows) * needs.residual + Tables::bytes(rows, room.slots, room.pages))
-        .iter()
         .sum()
 }
 
@@ -154,6 +156,8 @@ pub(super) fn allocate(
     device.finish()?;
     Ok(Ready {
         graphs: HashMap::new(),
+        steps: HashMap::new(),
+        chain: ChainBuffers::new(device, room.slots)?,
         recorded: None,
         kernels,
         room: *room,

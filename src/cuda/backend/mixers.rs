@@ -54,11 +54,39 @@ struct DeltaScratch {
 impl Ready {
     /// `Mixed` = attention of `Query` over the sequences' keys and values, the window's own appended first.
     pub(super) fn attend(&mut self, weights: &AttentionWeights<Cuda>) -> Result<(), CudaError> {
+        self.prepare(weights, self.act(Act::Query))?;
+        let kernels = self.kernels.attention(&weights.shape);
+        let [cache, page] = self.cache(weights);
+        let sinks = self.vector(weights.sinks.as_ref());
+        if self.now().few() {
+            self.attend_few(kernels, cache, page, sinks)?;
+            self.formed = Some(Act::Mixed);
+        } else {
+            self.attend_many(kernels, cache, page, sinks)?;
+            if self.formed == Some(Act::Mixed) {
+                self.formed = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a layer's pages begin, and how long one is.
+    fn cache(&self, weights: &AttentionWeights<Cuda>) -> [u64; 2] {
+        let page = super::layout::page_bytes(&weights.shape.kv, self.room.kv_type);
+        let cache = self.kv.address() + self.kv_at[weights.kv] as u64;
+        [cache, page as u64]
+    }
+
+    /// Appends `Key` and `Value` to the sequences' keys and values, and prepares `query` in its place if that is not null.
+    pub(super) fn prepare(
+        &self,
+        weights: &AttentionWeights<Cuda>,
+        query: u64,
+    ) -> Result<(), CudaError> {
         let now = self.now();
         let kernels = self.kernels.attention(&weights.shape);
         let shape = &weights.shape;
-        let cache = self.kv.address() + self.kv_at[weights.kv] as u64;
-        let page = super::layout::page_bytes(&shape.kv, self.room.kv_type) as u64;
+        let [cache, page] = self.cache(weights);
         let [query_bias, key_bias, value_bias] = match &weights.bias {
             Some(bias) => bias.each_ref().map(|bias| self.vector(Some(bias))),
             None => [0; 3],
@@ -81,24 +109,12 @@ impl Ready {
             ],
             128,
         );
-        let query = self.act(Act::Query);
         // SAFETY: the parameters of `attention_prepare`; the rows' pages are the sequences' own.
         unsafe {
             launch!(&self.queue, &kernels.prepare, grid;
                 now.tables, query, self.act(Act::Key), self.act(Act::Value), query_bias, key_bias, value_bias, query_norm, key_norm,
                 turns, shape.eps, shape.clamp.unwrap_or(0.0), cache, page)
-        }?;
-        let sinks = self.vector(weights.sinks.as_ref());
-        if now.few() {
-            self.attend_few(kernels, cache, page, sinks)?;
-            self.formed = Some(Act::Mixed);
-        } else {
-            self.attend_many(kernels, cache, page, sinks)?;
-            if self.formed == Some(Act::Mixed) {
-                self.formed = None;
-            }
         }
-        Ok(())
     }
 
     fn attend_few(

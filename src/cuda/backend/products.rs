@@ -171,24 +171,10 @@ impl Ready {
 
     /// `to = matrix . from` for every pair.
     pub(super) fn matmul(&mut self, from: Act, to: &[(&Matrix, Act)]) -> Result<(), CudaError> {
-        let now = self.now();
-        let inputs = to[0].0.inputs;
-        let source = From {
-            floats: self.act(from),
-            stride: inputs,
-            forms: self.forms(),
-            live: now.tables.row_count(),
-            rows: now.rows,
-        };
-        let needed = to
+        let forms = to
             .iter()
-            .fold(0, |all, (matrix, _)| all | form_of(matrix.kind()))
-            & !mask::FLOAT;
-        if needed != 0 && self.formed != Some(from) {
-            self.quantise(source, inputs, needed)?;
-            // other products of the same rows may need the other form
-            self.formed = (needed | mask::FLOAT == self.forms_for(inputs)).then_some(from);
-        }
+            .fold(0, |all, (matrix, _)| all | form_of(matrix.kind()));
+        let source = self.source(from, to[0].0.inputs, forms)?;
         let mut targets = [Target {
             matrix: to[0].0,
             to: 0,
@@ -203,6 +189,32 @@ impl Ready {
             self.formed = None;
         }
         self.products(source, &targets[..to.len()])
+    }
+
+    /// residual = `matrix . from`.
+    pub(super) fn project(&mut self, from: Act, matrix: &Matrix) -> Result<(), CudaError> {
+        let source = self.source(from, matrix.inputs, form_of(matrix.kind()))?;
+        let to = self.now().residual;
+        self.products(source, &[Target { matrix, to }])
+    }
+
+    /// Rows of `inputs` values, in these forms.
+    fn source(&mut self, from: Act, inputs: usize, forms: u32) -> Result<From, CudaError> {
+        let now = self.now();
+        let source = From {
+            floats: self.act(from),
+            stride: inputs,
+            forms: self.forms(),
+            live: now.tables.row_count(),
+            rows: now.rows,
+        };
+        let needed = forms & !mask::FLOAT;
+        if needed != 0 && self.formed != Some(from) {
+            self.quantise(source, inputs, needed)?;
+            // other products of the same rows may need the other form
+            self.formed = (needed | mask::FLOAT == self.forms_for(inputs)).then_some(from);
+        }
+        Ok(source)
     }
 
     fn quantise(&self, from: From, inputs: usize, forms: u32) -> Result<(), CudaError> {

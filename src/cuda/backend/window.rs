@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::{CudaGraph, result, sys};
 
 use super::{
     Act, Cuda, CudaError, During, Now, Pending, Ready, Residual, Rows, Window, bucket,
@@ -17,6 +17,7 @@ impl Ready {
         let addresses = residual.tables.addresses(bucket);
         let last = |span: &crate::model::window::RowSpan| span.first + span.rows.len();
         let positions = rows.spans().iter().map(last).max().unwrap_or(1);
+        let positions = positions + residual.ahead.unwrap_or(0);
         let splits = positions.div_ceil(SPLIT).next_power_of_two();
         Now {
             tables: addresses.rows,
@@ -30,6 +31,7 @@ impl Ready {
             asked: bucket.min(self.room.logits_rows),
             splits: splits.min(self.layout.splits.max(1)),
             residual: residual.memory.address(),
+            draws: residual.ahead.is_some(),
         }
     }
 
@@ -37,7 +39,8 @@ impl Ready {
     pub(super) fn enter(&mut self, window: &mut Window<Cuda>) -> Result<(), CudaError> {
         let (rows, residual) = window.parts_mut();
         if residual.stale {
-            residual.tables.send(&self.queue.stream, rows)?;
+            let ahead = residual.ahead.unwrap_or(0);
+            residual.tables.send(&self.queue.stream, rows, ahead)?;
             residual.stale = false;
         }
         self.now = Some(self.now_for(rows, residual));
@@ -74,11 +77,7 @@ impl Ready {
             _ => copy(buffer, memory + (gone.end * row) as u64)
                 .and_then(|()| copy(memory + to as u64, buffer)),
         };
-        // the tables are about to be written anew, and the device may still be reading those sent before
-        if moved
-            .and_then(|()| self.queue.stream.synchronize())
-            .is_err()
-        {
+        if moved.is_err() {
             // the next call fails as well, and tells
             tracing::debug!("the device failed while rows were withdrawn");
         }
@@ -116,26 +115,37 @@ pub(super) fn whole(
     }
     let key = (now.rows, now.splits);
     if !ready.graphs.contains_key(&key) {
-        let stream = ready.queue.stream.clone();
-        stream
-            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            .during("recording a window")?;
-        let enqueued = enqueue(cuda, window);
-        cuda.ready().queue.overlap = false;
-        // ended in any case: a stream that records cannot be used for anything else
-        let graph = stream
-            .end_capture(sys::CUgraphInstantiate_flags(0))
-            .during("recording a window");
-        enqueued?;
-        let graph = graph?.expect("a window is more than nothing");
-        graph.upload().during("preparing a recorded window")?;
+        let graph = record(cuda, window, enqueue)?;
         tracing::debug!(rows = key.0, splits = key.1, "recorded a decode window");
         cuda.ready().graphs.insert(key, graph);
     }
     let ready = cuda.ready();
     ready.now = None;
-    ready.pending = Pending::Nothing;
-    ready.formed = None;
     ready.graphs[&key].launch().during("launching a window")?;
     Ok(true)
+}
+
+/// What `enqueue` would put on the device.
+pub(super) fn record(
+    cuda: &mut Cuda,
+    window: &mut Window<Cuda>,
+    enqueue: impl FnOnce(&mut Cuda, &mut Window<Cuda>) -> Result<(), CudaError>,
+) -> Result<CudaGraph, CudaError> {
+    let stream = cuda.ready().queue.stream.clone();
+    stream
+        .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        .during("recording a window")?;
+    let enqueued = enqueue(cuda, window);
+    let ready = cuda.ready();
+    ready.queue.overlap = false;
+    ready.pending = Pending::Nothing;
+    ready.formed = None;
+    // ended in any case: a stream that records cannot be used for anything else
+    let graph = stream
+        .end_capture(sys::CUgraphInstantiate_flags(0))
+        .during("recording a window");
+    enqueued?;
+    let graph = graph?.expect("a window is more than nothing");
+    graph.upload().during("preparing a recorded window")?;
+    Ok(graph)
 }

@@ -16,6 +16,9 @@ pub(in crate::cuda) struct NormKernels {
     pub(in crate::cuda) combine_norm: Kernel,
     pub(in crate::cuda) head_norm: Kernel,
     pub(in crate::cuda) head_combine_norm: Kernel,
+    pub(in crate::cuda) keep_norm: Kernel,
+    pub(in crate::cuda) keep_combine_norm: Kernel,
+    pub(in crate::cuda) pair: Kernel,
     pub(in crate::cuda) add: Kernel,
     pub(in crate::cuda) combine_add: Kernel,
 }

@@ -63,6 +63,9 @@ impl Loader<'_> {
             bias: self.plain(units.bias, "bias")?,
             norms: self.norms(units)?,
             choose: self.plain(units.choose, "choose")?,
+            draw: (units.draw)
+                .map(|unit| self.plain(unit, "draw"))
+                .transpose()?,
             routes: needs
                 .routes
                 .iter()
@@ -122,6 +125,9 @@ impl Loader<'_> {
             combine_norm: self.plain(units.norm, "combine_norm")?,
             head_norm: self.plain(units.norm, "head_norm")?,
             head_combine_norm: self.plain(units.norm, "head_combine_norm")?,
+            keep_norm: self.plain(units.norm, "keep_norm")?,
+            keep_combine_norm: self.plain(units.norm, "keep_combine_norm")?,
+            pair: self.plain(units.norm, "pair")?,
             add: self.plain(units.combine, "add")?,
             combine_add: self.plain(units.combine, "combine_add")?,
         })
@@ -314,7 +320,7 @@ impl Loader<'_> {
 
 /// Values of the longest input of a dense product.
 fn longest_input(needs: &Needs) -> usize {
-    [Act::Mixed, Act::Gate]
+    [Act::Mixed, Act::Gate, Act::Paired]
         .into_iter()
         .map(|act| needs.widths.of(act))
         .chain([needs.residual, needs.expert_width])

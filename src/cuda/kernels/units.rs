@@ -71,6 +71,8 @@ pub(super) struct Units {
     pub(super) norm: UnitId,
     pub(super) combine: UnitId,
     pub(super) choose: UnitId,
+    /// If tokens are predicted.
+    pub(super) draw: Option<UnitId>,
     pub(super) routes: Vec<UnitId>,
     pub(super) attention: Vec<[UnitId; 3]>,
     pub(super) delta: Option<[UnitId; 2]>,
@@ -195,6 +197,9 @@ impl Units {
             bias: set.add(sources::BIAS, Macros::default()),
             norm: set.add(sources::NORM, rows.clone()),
             combine: set.add(sources::COMBINE, rows),
+            draw: needs
+                .predicts
+                .then(|| set.add(sources::DRAW, choose.clone())),
             choose: set.add(sources::CHOOSE, choose),
             routes: needs
                 .routes
