@@ -297,10 +297,11 @@ impl<'a> Window<'a> {
     }
 
     /// What a slice may take, so that one and a window fit into the longest pause: smaller chunks cost a prompt more than windows between
-    /// its slices. Guesses get what it leaves of the pause.
+    /// its slices. Where windows are unsteady, slices are too. Guesses get what it leaves of the pause.
     fn slice_max(&self) -> Duration {
-        let window = self.now.costs.window(self.plain);
-        usable_with_slices(self.limit).saturating_sub(window) / self.slices()
+        let pause = usable_with_slices(self.limit).div_f64(unsteady(self.now.costs, self.plain));
+        let own = self.now.costs.window_typical(self.plain);
+        pause.saturating_sub(own) / self.slices()
     }
 
     /// How many slices it waits for if one more is begun.
@@ -330,11 +331,17 @@ pub(super) fn window_max(
         Some(slice) => {
             let pause = usable_with_slices(pause_max(gap_max, own));
             // who guesses counts on windows that are not interrupted
-            let unsteady = costs.window(plain).as_secs_f64() / own.as_secs_f64();
-            let room = pause.saturating_sub(slice).as_secs_f64() / unsteady.max(1.0);
-            most.min(Duration::from_secs_f64(room))
+            let room = pause.saturating_sub(slice);
+            most.min(room.div_f64(unsteady(costs, plain)))
         }
     }
+}
+
+/// How many times longer than typical ones windows of such a load take when they take long; at least 1.
+fn unsteady(costs: &Costs, load: Load) -> f64 {
+    let typical = costs.window_typical(load).as_secs_f64();
+    let ratio = costs.window(load).as_secs_f64() / typical;
+    if typical > 0.0 { ratio.max(1.0) } else { 1.0 }
 }
 
 /// A pause, less a part of it for what comes between and for what takes longer than expected.
