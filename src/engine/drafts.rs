@@ -30,9 +30,13 @@ pub(super) const DEPTH_MAX: usize = 8;
 /// Windows after which one goes without guesses, so that it is known what that costs.
 const PLAIN_EVERY: u32 = 256;
 
-/// Windows without predictions after which something is predicted all the same, so that it is known whether that is right; after every such trial in a row twice as
-/// many, up to the last. If a row and a prediction took as long as a window, the first would be 1.6 % of the time.
-const TRIAL_EVERY: [u32; 2] = [64, 1024];
+/// Windows without predictions after which something is predicted all the same, so that it is known whether that is right and what it costs; after every such trial
+/// that went wrong twice as many, up to the last.
+const TRIAL_EVERY: [u32; 2] = [24, 1024];
+/// The same after a trial that went right. It is a token longer then, as longer windows may pay where the next longer one does not.
+const TRIAL_AGAIN: u32 = 4;
+/// Tokens of a trial at most.
+const TRIAL_DEPTH: usize = 3;
 
 /// Where a guess comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +113,10 @@ pub(super) struct Drafts {
     since_predicted: u32,
     /// After how many of them there is a trial.
     trial_every: u32,
+    /// After how many once one has gone wrong.
+    trial_wait: u32,
+    /// How many tokens it has.
+    trial_depth: usize,
     /// Guesses that were verified, and those that were right.
     pub(super) verified: usize,
     pub(super) accepted: usize,
@@ -135,6 +143,8 @@ impl Drafts {
             since_plain: 0,
             since_predicted: 0,
             trial_every: TRIAL_EVERY[0],
+            trial_wait: TRIAL_EVERY[0],
+            trial_depth: 1,
             verified: 0,
             accepted: 0,
         }
@@ -181,7 +191,11 @@ impl Drafts {
         let due = predicted_max > 0 && self.since_predicted >= self.trial_every;
         let trial = due && looked_up.depth == 0 && predicted.depth == 0;
         let (source, depth) = match (looked_up.depth, predicted.depth) {
-            _ if trial => (Source::Prediction, 1),
+            _ if trial => {
+                let longest = bill(terms.costs.prediction(head)).longest();
+                let depth = self.trial_depth.min(predicted_max).min(longest.max(1));
+                (Source::Prediction, depth)
+            }
             (0, _) => (Source::Prediction, predicted.depth),
             (_, 0) => (Source::Lookup, looked_up.depth),
             _ if predicted.worth > looked_up.worth => (Source::Prediction, predicted.depth),
@@ -229,6 +243,22 @@ impl Drafts {
         self.plan.source
     }
 
+    /// When something is predicted next although it is not expected to pay, now that a window had predictions that all were right or were not.
+    fn plan_trial(&mut self, all_right: bool) {
+        let (every, wait, depth) = match (self.plan.trial, all_right) {
+            (true, true) => {
+                let longer = TRIAL_DEPTH.min(self.trial_depth + 1);
+                (TRIAL_AGAIN, self.trial_wait, longer)
+            }
+            (true, false) => {
+                let wait = TRIAL_EVERY[1].min(2 * self.trial_wait);
+                (wait, wait, 1)
+            }
+            (false, _) => (TRIAL_EVERY[0], TRIAL_EVERY[0], 1),
+        };
+        (self.trial_every, self.trial_wait, self.trial_depth) = (every, wait, depth);
+    }
+
     /// Takes note of what a window gave: of `drafted` guesses `accepted` were right, and the tokens from position `at` on are now known.
     pub(super) fn verify(&mut self, known: &[Token], at: usize, drafted: usize, accepted: usize) {
         self.verified += drafted;
@@ -255,11 +285,7 @@ impl Drafts {
         }
         if self.plan.source == Source::Prediction && drafted > 0 {
             self.since_predicted = 0;
-            self.trial_every = if self.plan.trial {
-                TRIAL_EVERY[1].min(2 * self.trial_every)
-            } else {
-                TRIAL_EVERY[0]
-            };
+            self.plan_trial(accepted == drafted);
             for nth in 0..drafted.min(accepted + 1) {
                 let right = nth < accepted;
                 // that it did not name what it could not says nothing of the block
@@ -270,5 +296,54 @@ impl Drafts {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// At which windows how many tokens are predicted although that is not expected to pay, if such a trial goes right or wrong as `right` says.
+    fn trials(windows: usize, right: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
+        const MS: Duration = Duration::from_millis(1);
+        let mut costs = Costs::default();
+        // a guess costs two windows, whatever it is worth
+        (1..=9).for_each(|rows| costs.note_decode(Load::of(rows, 0), MS * rows as u32));
+        costs.note_prediction(Head::Whole, 1, MS);
+        let terms = Terms {
+            costs: &costs,
+            rows: RowCosts::new(&costs, 1),
+            window_max: 1.0,
+            depth_max: DEPTH_MAX,
+            predicted_max: DEPTH_MAX,
+        };
+        let mut drafts = Drafts::new(&[], &[], 4096, 0);
+        let mut known: Vec<Token> = vec![0];
+        let mut found = Vec::new();
+        for window in 0..windows {
+            let plan = drafts.plan(&known, DEPTH_MAX, &terms);
+            let at = known.len();
+            let accepted = if right(found.len()) { plan.depth } else { 0 };
+            known.extend((0..=accepted).map(|nth| (at + nth) as Token)); // nothing comes again
+            if plan.depth > 0 {
+                found.push((window, plan.depth));
+            }
+            drafts.verify(&known, at, plan.depth, accepted);
+        }
+        found
+    }
+
+    #[test]
+    fn trials_are_rare_where_they_go_wrong_and_grow_where_they_go_right() {
+        assert_eq!(
+            trials(400, |_| false),
+            [(24, 1), (73, 1), (170, 1), (363, 1)]
+        );
+        let all_right = [(24, 1), (29, 2), (34, 3), (39, 3)];
+        assert_eq!(trials(40, |_| true), all_right);
+        let second_wrong = trials(120, |nth| nth == 0);
+        assert_eq!(second_wrong, [(24, 1), (29, 2), (78, 1)]);
     }
 }

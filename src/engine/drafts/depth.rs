@@ -86,6 +86,12 @@ impl Bill {
         }
     }
 
+    /// As many guesses as make the window no longer than it may be.
+    pub(super) fn longest(&self) -> usize {
+        let fits = |more: &&f64| **more <= self.more_max;
+        self.more.iter().take_while(fits).count()
+    }
+
     /// The best depth for guesses that are right with these chances, each given that those before it are.
     pub(super) fn best(&self, chances: impl Iterator<Item = f64>) -> Choice {
         let (mut right, mut tokens) = (1.0, 1.0);
