@@ -4,8 +4,8 @@ use crate::engine::costs::Costs;
 
 use super::DEPTH_MAX;
 
-/// What guessing must promise to be better than not guessing by: estimates are not that exact.
-const MARGIN: f64 = 1.03;
+/// What guessing must promise to be better than not guessing by: estimates are not that exact, and it is when they are too high that they are acted upon.
+const MARGIN: f64 = 1.06;
 
 /// A row is never free, whatever noise says. Share of what a sequence's own row costs.
 const ROW_LEAST: f64 = 0.02;
