@@ -6,7 +6,7 @@
 //! counts more. So what a row sees depends on its own sequence and position only.
 
 use crate::{
-    backend::{CUT_ROWS, shape::IndexShape},
+    backend::{CUT_ROWS, HIDDEN_ROWS, shape::IndexShape},
     cpu::{
         isa::Isa,
         kv::KvSpan,
@@ -24,6 +24,7 @@ pub(super) struct IndexCache {
     pooled: Vec<f32>,
     /// `[slots, ring, head_dim] f32`
     single: Vec<f32>,
+    ring: usize,
 }
 
 /// How keys are made comparable.
@@ -50,12 +51,15 @@ impl Selected<'_> {
 }
 
 impl IndexCache {
-    pub(super) fn new(shape: IndexShape, pages: usize, slots: usize) -> Self {
+    /// `late`: whether positions are taken in for a second time after others behind them were, up to [`HIDDEN_ROWS`] of them.
+    pub(super) fn new(shape: IndexShape, pages: usize, slots: usize, late: bool) -> Self {
         let groups = PAGE_TOKENS / shape.group;
+        let ring = shape.group + CUT_ROWS + usize::from(late) * HIDDEN_ROWS;
         Self {
             shape,
             pooled: vec![0.0; pages * groups * shape.head_dim],
-            single: vec![0.0; slots * (shape.group + CUT_ROWS) * shape.head_dim],
+            single: vec![0.0; slots * ring * shape.head_dim],
+            ring,
         }
     }
 
@@ -65,8 +69,7 @@ impl IndexCache {
     }
 
     fn single_at(&self, slot: Slot, position: usize) -> usize {
-        let ring = self.shape.group + CUT_ROWS;
-        (slot.0 as usize * ring + position % ring) * self.shape.head_dim
+        (slot.0 as usize * self.ring + position % self.ring) * self.shape.head_dim
     }
 
     /// Takes in a span's keys, `[window rows, head_dim] f32`, and makes the keys of the groups that they complete.

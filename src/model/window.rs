@@ -131,6 +131,7 @@ impl Rows {
 /// Rows, the layer they have reached and their residual: the whole state of a pass between two layers.
 pub struct Window<B: Backend> {
     pub(crate) lane: Lane,
+    pub(crate) beside: bool,
     pub(crate) layer: usize,
     pub(crate) rows: Rows,
     pub(crate) residual: B::Residual,
@@ -140,6 +141,11 @@ impl<B: Backend> Window<B> {
     /// Which of the passes under way.
     pub fn lane(&self) -> Lane {
         self.lane
+    }
+
+    /// Whether it goes through a block beside the trunk, and not through the trunk.
+    pub fn is_beside(&self) -> bool {
+        self.beside
     }
 
     /// The rows.

@@ -119,9 +119,10 @@ impl Caches {
             index: needs
                 .attention
                 .iter()
-                .map(|layer| {
-                    let index = layer.index?;
-                    Some(IndexCache::new(index, room.pages, room.slots))
+                .enumerate()
+                .map(|(layer, shape)| {
+                    let late = needs.predicts && layer + 1 == needs.attention.len();
+                    Some(IndexCache::new(shape.index?, room.pages, room.slots, late))
                 })
                 .collect(),
             masks: Vec::new(),
