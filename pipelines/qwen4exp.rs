@@ -61,6 +61,11 @@ where
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
     let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
+    let fed = Layer::new(read_experts)
+        .then(route)
+        .then(Place(chosen))
+        .then(experts)
+        .then(AddToStreams);
     Ok(if full {
         let read = Rc::new(read.0);
         let attention = Rc::new(Attention::load(from, at, ATTENTION)?);
@@ -68,21 +73,13 @@ where
         Layer::new(read)
             .then(attention)
             .then(AddToStreams)
-            .then(read_experts)
-            .then(route)
-            .then(Place(chosen))
-            .then(experts)
-            .then(AddToStreams)
             .block()
+            .then(fed)
             .remembering(remembers)
     } else {
         read.then(DeltaNet::load(from, at, HeadMap::Tiled, OutGate::Sigmoid)?)
             .then(AddToStreams)
-            .then(read_experts)
-            .then(route)
-            .then(Place(chosen))
-            .then(experts)
-            .then(AddToStreams)
             .block()
+            .then(fed)
     })
 }

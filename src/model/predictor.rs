@@ -238,6 +238,7 @@ impl<B: Backend> Predictor<B> {
                 lane: Lane::Decode,
                 beside: true,
                 layer: 0,
+                part: 0,
                 rows: Rows::default(),
                 residual: backend.residual(rows)?,
             })
