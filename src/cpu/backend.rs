@@ -434,9 +434,10 @@ impl Backend for Cpu {
     fn scratch_bytes(needs: &Needs, room: &Room) -> u64 {
         let residual = 4 * (needs.residual * (1 + needs.more_streams)) as u64;
         let hidden = size_of::<f32>() * predict::hidden_len(needs, room);
+        let beside = usize::from(needs.predicts) * room.beside_rows().iter().sum::<usize>();
         scratch_row_bytes(needs) * room.rows as u64
-            + residual * room.decode_rows as u64
-            + hidden as u64
+            + residual * (room.decode_rows + beside) as u64
+            + (hidden + mixers::index_bytes(needs, room)) as u64
     }
 
     fn page_bytes(kv: &KvShape, kind: KvType) -> usize {

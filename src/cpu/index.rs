@@ -51,16 +51,21 @@ impl Selected<'_> {
 }
 
 impl IndexCache {
-    /// `late`: whether positions are taken in for a second time after others behind them were, up to [`HIDDEN_ROWS`] of them.
+    /// `late` as in [`ring`](Self::ring).
     pub(super) fn new(shape: IndexShape, pages: usize, slots: usize, late: bool) -> Self {
         let groups = PAGE_TOKENS / shape.group;
-        let ring = shape.group + CUT_ROWS + usize::from(late) * HIDDEN_ROWS;
+        let ring = Self::ring(&shape, late);
         Self {
             shape,
             pooled: vec![0.0; pages * groups * shape.head_dim],
             single: vec![0.0; slots * ring * shape.head_dim],
             ring,
         }
+    }
+
+    /// Positions whose own keys are kept of a slot. `late`: whether some, up to [`HIDDEN_ROWS`], are taken in again after others behind them were.
+    pub(super) fn ring(shape: &IndexShape, late: bool) -> usize {
+        shape.group + CUT_ROWS + usize::from(late) * HIDDEN_ROWS
     }
 
     fn group_at(&self, page: PageId, position: usize) -> usize {

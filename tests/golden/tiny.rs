@@ -67,8 +67,13 @@ fn check_predictions(name: &str) {
 }
 
 #[test]
-fn prediction_blocks_say_what_transformers_says() {
-    for name in ["glm4moe-mtp", "qwen3next-mtp", "qwen35moe-mtp"] {
+fn prediction_blocks_say_what_the_goldens_say() {
+    for name in [
+        "glm4moe-mtp",
+        "qwen3next-mtp",
+        "qwen35moe-mtp",
+        "qwen4exp-mtp",
+    ] {
         check_predictions(name);
     }
 }
@@ -83,6 +88,7 @@ fn rings_go_round() {
         "gemma4-2",
         "qwen4exp",
         "qwen4exp-2",
+        "qwen4exp-mtp",
     ] {
         let golden = tiny(name);
         for (rows, chunks) in [
