@@ -100,6 +100,8 @@ FAMILIES["qwen4exp-mtp"] = ("Qwen4ExpTextConfig", INDEXED | {
     "ple_embed_dim": 32, "ple_layer_ids": [1], "layer_types": ["linear_attention", "indexed_attention"]}, "qwen35")
 PREDICTS = {"glm4moe-mtp", "qwen3next-mtp", "qwen35moe-mtp", "qwen4exp-mtp"}
 """Models with a block that predicts one more token. `<family>.predictions` holds what it says at every position, given the token after it."""
+CHAIN = 4
+"""Tokens that the block then predicts one after the other: `<family>.chain` holds them and the logits that each is chosen from."""
 LONG = {"gpt-oss-2": 330, "qwen4exp-2": 110, "qwen4exp-mtp": 130}
 """Golden tokens where they are more or fewer than usual: windows go round their pages, an index comes near ties."""
 FUSED = {"qwen3moe": "qwen3moe-fused"}
@@ -203,7 +205,7 @@ class StreamsMtp(torch.nn.Module):
         hidden = self.hnorm(residual).unflatten(-1, self.streams)
         embedded = self.enorm(embedded).unsqueeze(-2).expand_as(hidden)
         inputs = self.eh_proj(torch.cat([embedded, hidden], dim=-1)).flatten(-2)
-        return self.hc_head(self.mtp_block(inputs, position_embeddings=turns, attention_mask=mask))
+        return self.mtp_block(inputs, position_embeddings=turns, attention_mask=mask)
 
 
 def last_residual(model, tokens: torch.Tensor) -> torch.Tensor:
@@ -216,7 +218,7 @@ def last_residual(model, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def predictions(model, ids: np.ndarray, seed: int, gaps: list[float]):
-    """A prediction block, its tensors as checkpoints name them, and its logits [tokens - 1, vocab]."""
+    """A prediction block, its tensors as checkpoints name them, its logits [tokens - 1, vocab], and after the last a chain of tokens with logits [CHAIN, vocab]."""
     layer = model.config.num_hidden_layers
     streams = hasattr(model.model, "hyper_connection_mixer")
     if streams:
@@ -228,26 +230,37 @@ def predictions(model, ids: np.ndarray, seed: int, gaps: list[float]):
     if hasattr(block.mtp_block.mlp.gate, "e_score_correction_bias"):
         correction = block.mtp_block.mlp.gate.e_score_correction_bias
         correction.copy_(0.2 * torch.randn(correction.shape, generator=torch.Generator().manual_seed(seed + 5000)))
-    tokens, count = torch.from_numpy(ids)[None], len(ids) - 1
-    places = torch.arange(count)[None]
-    mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
     watch_routers(block, model.config, gaps)
-    with torch.no_grad():
-        embedded = model.model.embed_tokens(tokens[:, 1:])
+    tokens = torch.from_numpy(ids)[None]
+
+    def says(following: torch.Tensor, hidden: torch.Tensor):
+        """What stands for the hidden state after each position, and logits."""
+        count = following.shape[1]
+        places = torch.arange(count)[None]
+        mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+        embedded = model.model.embed_tokens(following)
         turns = model.model.rotary_emb(embedded, position_ids=places)
-        if streams:
-            out = block(embedded, last_residual(model, tokens)[:, :-1], turns, mask)
-        else:
-            hidden = model.model(tokens, use_cache=False).last_hidden_state[:, :-1]
-            out = block(embedded, hidden, turns, mask, places, None)
-        logits = model.lm_head(out)[0]
+        out = block(embedded, hidden, turns, mask) if streams else block(embedded, hidden, turns, mask, places, None)
+        return out, model.lm_head(block.hc_head(out) if streams else out)[0]
+
+    with torch.no_grad():
+        hidden = last_residual(model, tokens) if streams else model.model(tokens, use_cache=False).last_hidden_state
+        following, hidden, rows = tokens[:, 1:], hidden[:, :-1], []
+        _, logits = said = says(following, hidden)
+        for _ in range(CHAIN):
+            out, row = said[0], said[1][-1]
+            rows.append(row)
+            following = torch.cat([following, row.argmax()[None, None]], dim=1)
+            hidden = torch.cat([hidden, out[:, -1:]], dim=1)
+            said = says(following, hidden)
+    rows = torch.stack(rows)
     parts = {"mtp_block.": "", "post_norm": "shared_head.norm"}
     state = {}
     for name, value in block.state_dict().items():
         for part, target in parts.items():
             name = target + name.removeprefix(part) if name.startswith(part) else name
         state[f"model.layers.{layer}.{name}"] = value
-    return state, logits.numpy()
+    return state, logits.numpy(), (rows.argmax(dim=1).numpy(), rows.numpy())
 
 
 def index_gaps(model, gaps: list[float]) -> None:
@@ -271,7 +284,7 @@ def write(family: str, out: pathlib.Path) -> None:
     for seed in range(100):
         model, ids, logits, gaps = run(family, seed)
         if predicts:
-            block, predicted = predictions(model, ids, seed, gaps)
+            block, predicted, chain = predictions(model, ids, seed, gaps)
         gap = min(gaps, default=1.0)
         if gap > ROUTER_GAP:
             break
@@ -282,6 +295,7 @@ def write(family: str, out: pathlib.Path) -> None:
     if predicts:
         state |= {name: value.numpy() for name, value in block.items()}
         put(out / f"{family}.predictions", ids[1:], predicted)
+        put(out / f"{family}.chain", *chain)
     if model.config.tie_word_embeddings:
         del state["lm_head.weight"]
     arch = hf_to_gguf.architecture(kind)

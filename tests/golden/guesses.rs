@@ -1,7 +1,7 @@
 //! Checks of prediction blocks and of their guesses, on any backend.
 
 use crate::{
-    bare::{Bare, Part, argmax},
+    bare::{Bare, argmax},
     reference::{Drafted, assert_same},
 };
 use tidegate::{
@@ -43,21 +43,6 @@ pub(crate) fn check_reading<B: Backend>(model: &mut Bare<B>, tokens: &[u32]) {
         model.rows(0, at, &tokens[at..=at]);
     }
     assert_same("read late", model.predict(0, last, 1).1, &expected);
-    // another's prompt is read at once, in a window that has rows of this sequence too: these are read again
-    model.rows(0, 0, &tokens[..21]);
-    model.predict(0, (21, tokens[21]), 1);
-    for at in (21..75).step_by(9) {
-        model.rows(0, at, &tokens[at..at + 9]);
-    }
-    let part = |slot, first, tokens| Part {
-        slot,
-        first,
-        tokens,
-    };
-    let parts = [part(1, 0, &tokens[..60]), part(0, 75, &tokens[75..90])];
-    model.window(Lane::Prompt, &parts, Ask::Logits);
-    model.rows(0, 90, &tokens[90..last.0]);
-    assert_same("read beside", model.predict(0, last, 1).1, &expected);
 }
 
 /// Guesses beside what the reference finds with the same weights.
