@@ -1,5 +1,7 @@
 //! Qwen3.8-Flash-Next (`qwen4exp`): four streams around every block, delta nets with a sigmoid gate, attention that an index thins out, and n-grams in one layer.
 
+use std::rc::Rc;
+
 use crate::{
     backend::{
         Backend,
@@ -11,7 +13,7 @@ use crate::{
     },
     op::{
         Block, Hidden, Layer, Normed, Op,
-        attention::{Attention, AttentionKind},
+        attention::{Attention, AttentionKind, KeysAndValues},
         delta_net::DeltaNet,
         experts::Experts,
         ngram::Ngram,
@@ -65,10 +67,15 @@ where
         .then(experts)
         .then(AddToStreams);
     Ok(if full {
-        read.then(Attention::load(from, at, ATTENTION)?)
+        let read = Rc::new(read.0);
+        let attention = Rc::new(Attention::load(from, at, ATTENTION)?);
+        let remembers = Layer::new(read.clone()).then(KeysAndValues(attention.clone()));
+        Layer::new(read)
+            .then(attention)
             .then(AddToStreams)
             .block()
             .then(fed)
+            .remembering(remembers)
     } else {
         read.then(DeltaNet::load(from, at, HeadMap::Tiled, OutGate::Sigmoid)?)
             .then(AddToStreams)

@@ -128,9 +128,9 @@ def ngram(name: str, w: np.ndarray, config) -> Iterator[tuple[str, np.ndarray]]:
             yield "GLOBAL.per_layer_token_embd.weight", w
 
 
-def qwen4exp_keys(config) -> dict[str, object]:
+def qwen4exp_keys(config, mtp_layers: int) -> dict[str, object]:
     """What qwen4exp has besides the keys of its predecessors; the hash constants are added by who has the model."""
-    full = [kind != "linear_attention" for kind in config.layer_types]
+    full = [kind != "linear_attention" for kind in config.layer_types] + [True] * mtp_layers
     return {
         "hyper_connection.count": config.hc_count,
         "hyper_connection.low_rank": config.hc_lowrank,
@@ -278,7 +278,12 @@ def tensors(state: dict[str, np.ndarray], family: str, config, fused: bool = Fal
             case "layers":
                 layer, _, rest = rest.partition(".")
                 if target := NEXTN.get(rest.removesuffix(".weight")):
+                    if target == "hnorm" and family == "qwen4exp":
+                        w = w.reshape(config.hc_count, -1)
                     yield f"blk.{layer}.nextn.{target}.weight", w if target == "eh_proj" else w + norm_one
+                    continue
+                if rest.startswith("hc_head."):
+                    yield hyper(f"blk.{layer}.nextn.hc_head", rest.removeprefix("hc_head."), w)
                     continue
                 for target, value in block(rest, w, family, config, fused):
                     yield target.removeprefix("GLOBAL.") if target.startswith("GLOBAL.") else f"blk.{layer}.{target}", value
@@ -357,7 +362,7 @@ def keys(family: str, config, mtp_layers: int = 0) -> dict[str, object]:
         full = "full_attention"
         out["full_attention_interval"] = 1 + config.layer_types.index(full) if full in config.layer_types else 4
     if family == "qwen4exp":
-        out |= qwen4exp_keys(config)
+        out |= qwen4exp_keys(config, mtp_layers)
     if family in TILED:
         out["rope.dimension_sections"] = [*rope["mrope_section"], 0]
     if mtp_layers:

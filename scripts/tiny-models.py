@@ -95,9 +95,14 @@ HYBRID = DELTA | {
 HALF = PARTIAL | {"partial_rotary_factor": 0.5}
 FAMILIES["qwen3next-mtp"] = ("Qwen3NextConfig", HYBRID | {"rope_parameters": HALF}, "qwen2")
 FAMILIES["qwen35moe-mtp"] = ("Qwen3_5MoeTextConfig", HYBRID | {"rope_parameters": HALF | SECTIONS}, "qwen35")
-PREDICTS = {"glm4moe-mtp", "qwen3next-mtp", "qwen35moe-mtp"}
+FAMILIES["qwen4exp-mtp"] = ("Qwen4ExpTextConfig", INDEXED | {
+    "num_hidden_layers": 2, "num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "hc_lowrank": 8, "indexer_n_heads": 2,
+    "ple_embed_dim": 32, "ple_layer_ids": [1], "layer_types": ["linear_attention", "indexed_attention"]}, "qwen35")
+PREDICTS = {"glm4moe-mtp", "qwen3next-mtp", "qwen35moe-mtp", "qwen4exp-mtp"}
 """Models with a block that predicts one more token. `<family>.predictions` holds what it says at every position, given the token after it."""
-LONG = {"gpt-oss-2": 330, "qwen4exp-2": 110}
+CHAIN = 4
+"""Tokens that the block then predicts one after the other: `<family>.chain` holds them and the logits that each is chosen from."""
+LONG = {"gpt-oss-2": 330, "qwen4exp-2": 110, "qwen4exp-mtp": 130}
 """Golden tokens where they are more or fewer than usual: windows go round their pages, an index comes near ties."""
 FUSED = {"qwen3moe": "qwen3moe-fused"}
 """Families with a second file whose experts keep gate and up in one tensor."""
@@ -137,7 +142,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 
 
 def run(family: str, seed: int):
-    """The model, ids [tokens], logits [tokens, vocab], and the narrowest routing decision."""
+    """The model, ids [tokens], logits [tokens, vocab], and how narrow its decisions were, to which later ones are added."""
     name, arguments, _ = FAMILIES[family]
     config = getattr(transformers, name)(**arguments)
     config._experts_implementation = "eager"
@@ -149,6 +154,19 @@ def run(family: str, seed: int):
         if name.endswith("layer_scalar"):
             buffer.copy_(1 + 0.2 * torch.randn(buffer.shape, generator=torch.Generator().manual_seed(seed + 3000)))
     gaps = []
+    watch_routers(model, config, gaps)
+    tokens = LONG.get(family, TOKENS)
+    ids = torch.randint(0, VOCAB, (1, tokens), generator=torch.Generator().manual_seed(seed + 1000))
+    if getattr(config, "ple_layer_ids", None):
+        ids[0, [20, 40, 41, 43]] = config.eos_token_id  # ends that cut n-grams, also two in a row and one between others
+    index_gaps(model, gaps)
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits[0]
+    return model, ids[0].numpy(), logits.numpy(), gaps
+
+
+def watch_routers(model: torch.nn.Module, config, gaps: list[float]) -> None:
+    """Watches how near routers come to choosing other experts: the last one taken and the first one left."""
     used = getattr(config, "num_experts_per_tok", None) or getattr(config, "top_k_experts", None)
 
     def watch(module, inputs, _):
@@ -160,48 +178,89 @@ def run(family: str, seed: int):
             correction = module.correction
         p = torch.softmax(logits, dim=-1) if correction is None else torch.sigmoid(logits) + correction
         p = p.sort(dim=-1, descending=True)[0]
-        k = used
-        gaps.append(float((p[:, k - 1] - p[:, k]).min()))
+        gaps.append(float((p[:, used - 1] - p[:, used]).min()))
 
     for path, module in model.named_modules():
         if path.endswith((".mlp.gate", ".mlp.router", ".router.proj")):
             if hasattr(model.get_submodule(path.rsplit(".", 1)[0]), "e_score_correction_bias"):
                 object.__setattr__(module, "correction", model.get_submodule(path.rsplit(".", 1)[0]).e_score_correction_bias)
             module.register_forward_hook(watch)
-    tokens = LONG.get(family, TOKENS)
-    ids = torch.randint(0, VOCAB, (1, tokens), generator=torch.Generator().manual_seed(seed + 1000))
-    if getattr(config, "ple_layer_ids", None):
-        ids[0, [20, 40, 41, 43]] = config.eos_token_id  # ends that cut n-grams, also two in a row and one between others
-    index_gaps(model, gaps)
-    with torch.no_grad():
-        logits = model(ids, use_cache=False).logits[0]
-    return model, ids[0].numpy(), logits.numpy(), min(gaps, default=1.0)
 
 
-def predictions(model, ids: np.ndarray, seed: int):
-    """A prediction block, its tensors as checkpoints name them, and its logits [tokens - 1, vocab]."""
+class StreamsMtp(torch.nn.Module):
+    """A prediction block where the residual has several streams: each is projected beside the embedding, and a mixer of the block's own makes one of them for the head."""
+
+    def __init__(self, model) -> None:
+        super().__init__()
+        config, layers, mixer = model.config, model.model.layers, model.model.hyper_connection_mixer
+        width, norm = config.hidden_size, type(mixer.hc_norm)
+        self.streams = config.hc_count, width
+        self.enorm = norm(width, eps=config.rms_norm_eps)
+        self.hnorm = norm(config.hc_count * width, group_size=width, eps=config.rms_norm_eps)
+        self.eh_proj = torch.nn.Linear(2 * width, width, bias=False)
+        self.mtp_block = type(layers[-1])(config, len(layers) - 1)
+        self.hc_head = type(mixer)(config, use_combine=False)
+
+    def forward(self, embedded, residual, turns, mask):
+        hidden = self.hnorm(residual).unflatten(-1, self.streams)
+        embedded = self.enorm(embedded).unsqueeze(-2).expand_as(hidden)
+        inputs = self.eh_proj(torch.cat([embedded, hidden], dim=-1)).flatten(-2)
+        return self.mtp_block(inputs, position_embeddings=turns, attention_mask=mask)
+
+
+def last_residual(model, tokens: torch.Tensor) -> torch.Tensor:
+    """The streams behind the last layer, before the mixer that makes one of them."""
+    seen = []
+    hook = model.model.hyper_connection_mixer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model.model(tokens, use_cache=False)
+    hook.remove()
+    return seen[0]
+
+
+def predictions(model, ids: np.ndarray, seed: int, gaps: list[float]):
+    """A prediction block, its tensors as checkpoints name them, its logits [tokens - 1, vocab], and after the last a chain of tokens with logits [CHAIN, vocab]."""
     layer = model.config.num_hidden_layers
-    kinds = type(model.model.layers[-1]), type(model.model.norm)
-    block = MtpLayer(model.config, *kinds, layer - 1).float().eval()  # the last layer's kind: attention and experts
+    streams = hasattr(model.model, "hyper_connection_mixer")
+    if streams:
+        block = StreamsMtp(model).float().eval()
+    else:
+        kinds = type(model.model.layers[-1]), type(model.model.norm)
+        block = MtpLayer(model.config, *kinds, layer - 1).float().eval()  # the last layer's kind: attention and experts
     randomise(block, seed + 4000)
     if hasattr(block.mtp_block.mlp.gate, "e_score_correction_bias"):
         correction = block.mtp_block.mlp.gate.e_score_correction_bias
         correction.copy_(0.2 * torch.randn(correction.shape, generator=torch.Generator().manual_seed(seed + 5000)))
-    tokens, count = torch.from_numpy(ids)[None], len(ids) - 1
-    places = torch.arange(count)[None]
-    mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+    watch_routers(block, model.config, gaps)
+    tokens = torch.from_numpy(ids)[None]
+
+    def says(following: torch.Tensor, hidden: torch.Tensor):
+        """What stands for the hidden state after each position, and logits."""
+        count = following.shape[1]
+        places = torch.arange(count)[None]
+        mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+        embedded = model.model.embed_tokens(following)
+        turns = model.model.rotary_emb(embedded, position_ids=places)
+        out = block(embedded, hidden, turns, mask) if streams else block(embedded, hidden, turns, mask, places, None)
+        return out, model.lm_head(block.hc_head(out) if streams else out)[0]
+
     with torch.no_grad():
-        hidden = model.model(tokens, use_cache=False).last_hidden_state[:, :-1]
-        turns = model.model.rotary_emb(hidden, position_ids=places)
-        out = block(model.model.embed_tokens(tokens[:, 1:]), hidden, turns, mask, places, None)
-        logits = model.lm_head(out)[0]
+        hidden = last_residual(model, tokens) if streams else model.model(tokens, use_cache=False).last_hidden_state
+        following, hidden, rows = tokens[:, 1:], hidden[:, :-1], []
+        _, logits = said = says(following, hidden)
+        for _ in range(CHAIN):
+            out, row = said[0], said[1][-1]
+            rows.append(row)
+            following = torch.cat([following, row.argmax()[None, None]], dim=1)
+            hidden = torch.cat([hidden, out[:, -1:]], dim=1)
+            said = says(following, hidden)
+    rows = torch.stack(rows)
     parts = {"mtp_block.": "", "post_norm": "shared_head.norm"}
     state = {}
     for name, value in block.state_dict().items():
         for part, target in parts.items():
             name = target + name.removeprefix(part) if name.startswith(part) else name
         state[f"model.layers.{layer}.{name}"] = value
-    return state, logits.numpy()
+    return state, logits.numpy(), (rows.argmax(dim=1).numpy(), rows.numpy())
 
 
 def index_gaps(model, gaps: list[float]) -> None:
@@ -221,19 +280,22 @@ def index_gaps(model, gaps: list[float]) -> None:
 
 
 def write(family: str, out: pathlib.Path) -> None:
+    predicts = family in PREDICTS
     for seed in range(100):
-        model, ids, logits, gap = run(family, seed)
+        model, ids, logits, gaps = run(family, seed)
+        if predicts:
+            block, predicted, chain = predictions(model, ids, seed, gaps)
+        gap = min(gaps, default=1.0)
         if gap > ROUTER_GAP:
             break
     else:
         raise SystemExit(f"{family}: no seed without near ties")
     kind = family.removesuffix("-2").removesuffix("-mtp")
     state = {name: value.numpy() for name, value in model.state_dict().items()}
-    predicts = family in PREDICTS
     if predicts:
-        block, predicted = predictions(model, ids, seed)
         state |= {name: value.numpy() for name, value in block.items()}
         put(out / f"{family}.predictions", ids[1:], predicted)
+        put(out / f"{family}.chain", *chain)
     if model.config.tie_word_embeddings:
         del state["lm_head.weight"]
     arch = hf_to_gguf.architecture(kind)

@@ -67,7 +67,7 @@ pub enum Act {
     IndexQuery,
     /// Keys of an index, one a position.
     IndexKey,
-    /// A prediction block's input before its projection: `[normed embedding | normed hidden state]`.
+    /// A prediction block's input before its projection: for each stream `[normed embedding | normed hidden state]`.
     Paired,
 }
 
@@ -361,8 +361,8 @@ pub enum States<'a, B: Backend> {
     /// To each row's token the state that is kept for its position.
     Kept,
     /// To each row's state, the residual of a window that has been computed, the token of the row after it, or any where there is none. Weight and epsilon of the
-    /// norm that gives the state.
-    Own(&'a B::Vector, f32),
+    /// norm that gives the state, if it is not the residual as it is.
+    Own(Option<(&'a B::Vector, f32)>),
 }
 
 /// Positions of a slot whose final hidden states are kept, so that a prediction block can read what it has not read yet.
@@ -464,7 +464,7 @@ pub trait Backend: Sized + 'static {
     /// **Units**: bytes. One slot's state in one delta-net layer.
     fn state_bytes(shape: &DeltaShape) -> usize;
 
-    /// Takes note of a window's rows before anything of it is computed.
+    /// Takes note of a window's rows before anything of it is computed, whether it goes through the trunk or through a block beside it.
     fn begin(&mut self, window: &mut Window<Self>) -> Result<(), Self::Error> {
         let _ = window;
         Ok(())
@@ -638,18 +638,17 @@ pub trait Backend: Sized + 'static {
         unreachable!("{} computes no logits of few tokens", Self::NAME)
     }
 
-    /// Keeps the normed residual of a window's rows, each as the hidden state of the position `ahead` positions after its own: of a slot the last
-    /// [`HIDDEN_ROWS`] positions are kept.
+    /// Keeps the residual of a window's rows, normed or with all its streams as they are, each as the hidden state of the position `ahead` positions after its own:
+    /// of a slot the last [`HIDDEN_ROWS`] positions are kept.
     fn keep(
         &mut self,
         window: &Window<Self>,
         ahead: usize,
-        norm: &Self::Vector,
-        eps: f32,
+        norm: Option<(&Self::Vector, f32)>,
     ) -> Result<(), Self::Error>;
 
-    /// `Paired` = `[norm(row of table named by a token) | norm(hidden state)]`, with weights for both norms. Begins a window of a block that is beside the trunk:
-    /// it has no slices, and neither [`enter`](Self::enter) nor [`leave`](Self::leave) is called.
+    /// `Paired` = `[norm(row of table named by a token) | norm(hidden state)]`, for every stream of the state by itself; the norms' weights are `[d]` and `[streams, d]`.
+    /// Begins a window of a block that is beside the trunk: it has no slices, and neither [`enter`](Self::enter) nor [`leave`](Self::leave) is called.
     fn pair(
         &mut self,
         window: &mut Window<Self>,
@@ -659,7 +658,7 @@ pub trait Backend: Sized + 'static {
         eps: f32,
     ) -> Result<(), Self::Error>;
 
-    /// residual = `matrix . from`.
+    /// residual = `matrix . from`, for every stream by itself.
     fn project(
         &mut self,
         window: &mut Window<Self>,

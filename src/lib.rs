@@ -48,7 +48,7 @@
 //! | `minimax-m2` | | attention with norms over the whole projection, sigmoid gating |
 //! | `gpt-oss` | windows in rings of pages, sinks, YaRN, biases of outputs, routers and experts, the clamped activation | softmax over the chosen experts |
 //! | `gemma4` | [`op::sandwich`]: norms behind blocks, blocks side by side, factors; norms of values, values from keys, layers with heads of their own, capped logits | windows |
-//! | `qwen4exp` | [`op::streams`], [`op::ngram`], an index that chooses what attention sees, sigmoid output gates of the delta net | delta net, gated attention, experts |
+//! | `qwen4exp` | [`op::streams`], [`op::ngram`], an index that chooses what attention sees, sigmoid output gates of the delta net | delta net, gated attention, experts, prediction blocks |
 //!
 //! # Life of a window
 //!

@@ -6,22 +6,24 @@
 use std::{rc::Rc, sync::Arc};
 
 use crate::{
-    backend::{Backend, CUT_ROWS, HeadNorm, Needs, Room},
+    backend::{Backend, CUT_ROWS, Needs, Room},
     engine::{
         executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span, Torn},
         request::Token,
     },
     gguf::Gguf,
-    op::{Block, Hidden, Pass, norm::Norm, streams::ReadStreams},
+    op::{Block, Hidden, Pass},
 };
 
 pub mod family;
+mod last;
 pub mod loader;
 mod predictor;
 pub mod start;
 pub mod text;
 pub mod window;
 
+use last::Last;
 use loader::{LoadError, Loader};
 use predictor::{Prediction, Predictor};
 use window::{Rows, Window};
@@ -35,17 +37,11 @@ pub struct Frame {
     pub streams: bool,
 }
 
-/// What comes before the head.
-enum Last<B: Backend> {
-    Norm(Rc<Norm<B>>),
-    Streams(ReadStreams<B>),
-}
-
 /// The blocks and weights of a model, before its caches are allocated.
 pub struct Model<B: Backend> {
     embedding: B::Matrix,
     trunk: Vec<Block<B>>,
-    norm: Last<B>,
+    last: Rc<Last<B>>,
     /// `None` if the embedding is used for both.
     output: Option<B::Matrix>,
     /// Factor on the embedding, if not 1.
@@ -77,26 +73,25 @@ impl<B: Backend> Model<B> {
                 block(&mut from, &format!("blk.{layer}"))
             })
             .collect::<Result<_, _>>()?;
-        let norm = if frame.streams {
-            Last::Streams(ReadStreams::load(&mut from, "output_hc", false)?)
+        let name = if frame.streams {
+            "output_hc"
         } else {
-            Last::Norm(Rc::new(Norm::load(&mut from, "output_norm")?))
+            "output_norm"
         };
+        let last = Rc::new(Last::load(&mut from, name, frame.streams)?);
         let output = if from.has("output.weight") {
             from.reads_one_row("token_embd.weight"); // the head has a matrix of its own
             Some(from.matrix("output.weight", width, vocab)?)
         } else {
             None
         };
-        let prediction = match &norm {
-            Last::Norm(norm) if nextn > 0 => {
-                from.enter(layers);
-                Some(from.beside_trunk(|from| {
-                    Prediction::load(from, &format!("blk.{layers}"), norm, &mut block)
-                })?)
-            }
-            // blocks that predict from several streams are left unread
-            _ => None,
+        let prediction = if nextn > 0 {
+            from.enter(layers);
+            Some(from.beside_trunk(|from| {
+                Prediction::load(from, &format!("blk.{layers}"), &last, &mut block)
+            })?)
+        } else {
+            None
         };
         let context = from.count("context_length")?;
         let softcap = from
@@ -110,7 +105,7 @@ impl<B: Backend> Model<B> {
             softcap,
             embedding,
             trunk,
-            norm,
+            last,
             output,
             prediction,
             needs: from.into_needs(),
@@ -170,15 +165,8 @@ impl<B: Backend> Model<B> {
         if let Some(prediction) = &self.prediction {
             prediction.keep(backend, window)?;
         }
-        let norm = match &self.norm {
-            Last::Norm(norm) => {
-                let (weight, eps) = norm.parts();
-                HeadNorm::Rms(weight, eps)
-            }
-            Last::Streams(read) => HeadNorm::Streams(read.weights()),
-        };
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        backend.head(window, norm, output, self.softcap)
+        backend.head(window, self.last.of_head(), output, self.softcap)
     }
 
     /// Leaves out what predicts tokens: nobody will ask.
@@ -215,6 +203,7 @@ impl<B: Backend> Runner<B> {
         let mut window = |lane, rows| {
             Ok(Some(Window {
                 lane,
+                beside: false,
                 layer: 0,
                 part: 0,
                 rows: Rows::default(),

@@ -16,9 +16,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HIDDEN_ROWS,
-        HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States,
-        StreamWeights,
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HeadNorm,
+        MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States, StreamWeights,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
     engine::{
@@ -40,6 +39,7 @@ mod head;
 mod lookahead;
 mod mixers;
 mod ngram;
+mod predict;
 mod products;
 mod speeds;
 mod streams;
@@ -83,7 +83,7 @@ pub struct Cpu {
     logits: Vec<f32>,
     /// For logits of few tokens.
     listed: Listed,
-    /// Final hidden states `[slots, HIDDEN_ROWS, width] f32`, position `p` in row `p mod HIDDEN_ROWS`; empty if nothing is predicted.
+    /// Final hidden states `[slots, HIDDEN_ROWS, streams, width] f32`, position `p` in row `p mod HIDDEN_ROWS`; empty if nothing is predicted.
     hidden: Vec<f32>,
     moved_bytes: u64,
     /// Windows still to come before the file counts as being in memory.
@@ -113,26 +113,6 @@ const COLD_WINDOWS: u32 = 2;
 
 /// Below this much work (multiply-adds or values) a region costs more than it saves.
 const INLINE: usize = 16 * 1024;
-
-/// Numbers that final hidden states take.
-fn hidden_len(needs: &Needs, room: &Room) -> usize {
-    usize::from(needs.predicts) * room.slots * HIDDEN_ROWS * needs.residual
-}
-
-/// The row in which a position's hidden state is kept.
-fn hidden_at(slot: Slot, position: usize) -> usize {
-    slot.0 as usize * HIDDEN_ROWS + position % HIDDEN_ROWS
-}
-
-/// Slot and position of every row.
-fn places(rows: &Rows) -> impl Iterator<Item = (Slot, usize)> + '_ {
-    let spans = rows.spans().iter();
-    spans.flat_map(|span| {
-        (span.first..)
-            .take(span.rows.len())
-            .map(|at| (span.slot, at))
-    })
-}
 
 /// Named buffers, `[rows, width] f32` each.
 #[derive(Default)]
@@ -340,6 +320,9 @@ impl Backend for Cpu {
     }
 
     fn begin(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+        if window.is_beside() {
+            return Ok(()); // no n-grams there
+        }
         let found = self.ngrams.find(window.rows());
         if !found.is_empty() {
             self.tables.ask(window.lane(), found);
@@ -413,10 +396,11 @@ impl Backend for Cpu {
             *buffer = vec![0.0; room.rows * needs.widths.at(index)];
         }
         self.caches = Caches::new(needs, room, self.pool.workers());
-        self.row_numbers = (0..(room.rows * needs.experts_used.max(1)) as u32).collect();
+        let numbers = room.rows * needs.experts_used.max(self.streams);
+        self.row_numbers = (0..numbers as u32).collect();
         self.experts = ExpertScratch::new(needs, room.rows, self.pool.workers());
         self.logits = vec![0.0; room.logits_rows * needs.vocab];
-        self.hidden = vec![0.0; hidden_len(needs, room)];
+        self.hidden = vec![0.0; predict::hidden_len(needs, room)];
         if let Some(trace) = &mut self.trace {
             trace.describe(needs);
         }
@@ -449,10 +433,11 @@ impl Backend for Cpu {
 
     fn scratch_bytes(needs: &Needs, room: &Room) -> u64 {
         let residual = 4 * (needs.residual * (1 + needs.more_streams)) as u64;
-        let hidden = size_of::<f32>() * hidden_len(needs, room);
+        let hidden = size_of::<f32>() * predict::hidden_len(needs, room);
+        let beside = usize::from(needs.predicts) * room.beside_rows().iter().sum::<usize>();
         scratch_row_bytes(needs) * room.rows as u64
-            + residual * room.decode_rows as u64
-            + hidden as u64
+            + residual * (room.decode_rows + beside) as u64
+            + (hidden + mixers::index_bytes(needs, room)) as u64
     }
 
     fn page_bytes(kv: &KvShape, kind: KvType) -> usize {
@@ -661,19 +646,9 @@ impl Backend for Cpu {
         &mut self,
         window: &Window<Self>,
         ahead: usize,
-        norm: &Vec<f32>,
-        eps: f32,
+        norm: Option<(&Vec<f32>, f32)>,
     ) -> Result<(), CpuError> {
-        let width = self.width;
-        for span in window.rows().spans() {
-            let rows = span.rows.len();
-            for nth in rows.saturating_sub(HIDDEN_ROWS)..rows {
-                let from = &window.residual()[(span.rows.start + nth) * width..][..width];
-                let at = hidden_at(span.slot, span.first + nth + ahead) * width;
-                let to = &mut self.hidden[at..at + width];
-                math::rms_norm_into(self.isa, from, norm, eps, to);
-            }
-        }
+        self.keep_states(window, ahead, norm);
         Ok(())
     }
 
@@ -682,43 +657,10 @@ impl Backend for Cpu {
         window: &mut Window<Self>,
         states: States<'_, Self>,
         table: &Matrix,
-        [embedding_norm, hidden_norm]: [&Vec<f32>; 2],
+        norms: [&Vec<f32>; 2],
         eps: f32,
     ) -> Result<(), CpuError> {
-        let (isa, width, count) = (self.isa, self.width, window.rows().count());
-        let own = match states {
-            States::Kept => false,
-            States::Own(norm, eps) => {
-                self.norm(window, norm, eps)?;
-                true
-            }
-        };
-        let mut paired = self.acts.take(Act::Paired);
-        let (rows, hidden) = (window.rows(), &self.hidden);
-        let states = self.acts.rows(Act::Normed, count, width);
-        let places: &Vec<_> = &places(rows).collect();
-        Self::each_row(
-            &self.pool,
-            &mut paired[..count * 2 * width],
-            2 * width,
-            4 * width,
-            |row, out| {
-                let (embedding, state) = out.split_at_mut(width);
-                let token = rows.tokens()[if own { (row + 1) % count } else { row }];
-                quant::dequantise(table.ty(), table.row(token as usize), embedding)
-                    .expect("a row of the table has the residual's width");
-                math::rms_norm(isa, embedding, embedding_norm, eps);
-                let (slot, position) = places[row];
-                let kept = if own {
-                    &states[row * width..]
-                } else {
-                    &hidden[hidden_at(slot, position) * width..]
-                };
-                math::rms_norm_into(isa, &kept[..width], hidden_norm, eps, state);
-            },
-        );
-        self.acts.put(Act::Paired, paired);
-        Ok(())
+        self.pair_states(window, states, table, norms, eps)
     }
 
     fn project(
@@ -728,7 +670,7 @@ impl Backend for Cpu {
         matrix: &Matrix,
     ) -> Result<(), CpuError> {
         let (rows, residual) = window.parts_mut();
-        let count = rows.count();
+        let count = rows.count() * self.streams;
         self.quantise(count, from, matrix.inputs(), &[matrix.kind()]);
         self.product_into(matrix, count, residual);
         Ok(())

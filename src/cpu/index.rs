@@ -6,7 +6,7 @@
 //! counts more. So what a row sees depends on its own sequence and position only.
 
 use crate::{
-    backend::{CUT_ROWS, shape::IndexShape},
+    backend::{CUT_ROWS, HIDDEN_ROWS, shape::IndexShape},
     cpu::{
         isa::Isa,
         kv::KvSpan,
@@ -24,6 +24,7 @@ pub(super) struct IndexCache {
     pooled: Vec<f32>,
     /// `[slots, ring, head_dim] f32`
     single: Vec<f32>,
+    ring: usize,
 }
 
 /// How keys are made comparable.
@@ -50,13 +51,21 @@ impl Selected<'_> {
 }
 
 impl IndexCache {
-    pub(super) fn new(shape: IndexShape, pages: usize, slots: usize) -> Self {
+    /// `late` as in [`ring`](Self::ring).
+    pub(super) fn new(shape: IndexShape, pages: usize, slots: usize, late: bool) -> Self {
         let groups = PAGE_TOKENS / shape.group;
+        let ring = Self::ring(&shape, late);
         Self {
             shape,
             pooled: vec![0.0; pages * groups * shape.head_dim],
-            single: vec![0.0; slots * (shape.group + CUT_ROWS) * shape.head_dim],
+            single: vec![0.0; slots * ring * shape.head_dim],
+            ring,
         }
+    }
+
+    /// Positions whose own keys are kept of a slot. `late`: whether some, up to [`HIDDEN_ROWS`], are taken in again after others behind them were.
+    pub(super) fn ring(shape: &IndexShape, late: bool) -> usize {
+        shape.group + CUT_ROWS + usize::from(late) * HIDDEN_ROWS
     }
 
     fn group_at(&self, page: PageId, position: usize) -> usize {
@@ -65,8 +74,7 @@ impl IndexCache {
     }
 
     fn single_at(&self, slot: Slot, position: usize) -> usize {
-        let ring = self.shape.group + CUT_ROWS;
-        (slot.0 as usize * ring + position % ring) * self.shape.head_dim
+        (slot.0 as usize * self.ring + position % self.ring) * self.shape.head_dim
     }
 
     /// Takes in a span's keys, `[window rows, head_dim] f32`, and makes the keys of the groups that they complete.

@@ -495,10 +495,12 @@ impl Backend for Cuda {
         &mut self,
         _window: &Window<Self>,
         ahead: usize,
-        norm: &Vector,
-        eps: f32,
+        norm: Option<(&Vector, f32)>,
     ) -> Result<(), CudaError> {
-        self.ready().keep(ahead, norm, eps)
+        let Some((weight, eps)) = norm else {
+            unreachable!("{REFUSED}")
+        };
+        self.ready().keep(ahead, weight, eps)
     }
 
     fn pair(

@@ -337,14 +337,14 @@ impl<B: Backend> Loader<'_, B> {
         Ok(self.optional_count(name)?.unwrap_or(0))
     }
 
-    /// This layer's count, 0 where there is none and outside the trunk.
-    pub fn trunk_count(&self, name: &str) -> Result<usize, LoadError> {
+    /// This layer's count, 0 where there is none; an array may end with the trunk.
+    pub fn layer_count_or_zero(&self, name: &str) -> Result<usize, LoadError> {
         let trunk = self.blocks()?.0;
-        if self.layer >= trunk {
-            return Ok(0);
+        let layers = trunk.max(self.layer + 1);
+        match self.file.per_layer(&self.key(name), layers) {
+            Err(GgufError::KeyLength { got, .. }) if got >= trunk => Ok(0),
+            values => Ok(values?.map_or(0, |values| values[self.layer] as usize)),
         }
-        let values = self.file.per_layer(&self.key(name), trunk)?;
-        Ok(values.map_or(0, |values| values[self.layer] as usize))
     }
 
     /// Whether an array over some layers names this one.
@@ -393,12 +393,13 @@ impl<B: Backend> Loader<'_, B> {
     /// Whether full attention is used in this layer: `attention.recurrent_layers`, else every `full_attention_interval`-th. Prediction
     /// blocks always use it.
     pub fn full_attention(&self) -> Result<bool, LoadError> {
-        if self.layer >= self.blocks()?.0 {
+        let trunk = self.blocks()?.0;
+        if self.layer >= trunk {
             return Ok(true);
         }
         if let Some(recurrent) = self
             .file
-            .per_layer_bool(&self.key("attention.recurrent_layers"), self.blocks)?
+            .per_layer_bool(&self.key("attention.recurrent_layers"), trunk)?
         {
             return Ok(!recurrent[self.layer]);
         }

@@ -1,21 +1,24 @@
 //! Multi-token prediction: a block beside the trunk that turns a position's final hidden state and the token after it into a guess at the token after that.
+//! The hidden state is what the trunk's head reads, or, where the residual has several streams, these.
 //!
 //! The block has keys and values of its own, so it has to read every position of a sequence, prompt and answer, keys and values alone. A prompt's rows it reads
 //! as they are: with a window that has many. Others it reads late: final hidden states are kept for some positions, and when somebody wants a prediction, or when no more can
-//! be kept, what is missing is read in one go. So a sequence of which nothing is predicted hardly pays for it. For further tokens the block's own normed output takes the
+//! be kept, what is missing is read in one go. So a sequence of which nothing is predicted hardly pays for it. For further tokens the block's own output takes the
 //! place of the hidden state.
 //!
-//! **Source**: c = eh_proj \[rms(embed(x), enorm) ; rms(h, hnorm)\], one decoder block, `shared_head_norm`; positions are counted as the trunk's.
+//! **Source**: c = eh_proj \[rms(embed(x), enorm) ; rms(h, hnorm)\], for each stream by itself, one decoder block, `shared_head_norm` or `hc_head`; positions are counted as the
+//! trunk's.
 
 use std::rc::Rc;
 
 use super::{
     Model,
+    last::Last,
     loader::{LoadError, Loader},
     window::{RowSpan, Rows, Window},
 };
 use crate::{
-    backend::{Act, Backend, HIDDEN_ROWS, HeadNorm, Room, States, chain::Chain},
+    backend::{Act, Backend, HIDDEN_ROWS, Room, States, chain::Chain},
     engine::{
         executor::{Ask, Guess, Lane, PageId, Slot, Span},
         request::Token,
@@ -30,14 +33,14 @@ pub(super) struct Prediction<B: Backend> {
     projection: B::Matrix,
     /// Norm of the embedding.
     embedding_norm: Norm<B>,
-    /// Norm of the trunk's final hidden state.
-    hidden_norm: Norm<B>,
+    /// Norm of the trunk's final hidden state, `[streams, d]`.
+    hidden_norm: B::Vector,
     /// An ordinary decoder block.
     block: Block<B>,
-    /// The trunk's norm before its head, which gives final hidden states.
-    final_norm: Rc<Norm<B>>,
-    /// Norm before the shared head; the trunk's if the file has none.
-    head_norm: Rc<Norm<B>>,
+    /// What comes before the trunk's head.
+    trunk_last: Rc<Last<B>>,
+    /// What comes before the shared head; the trunk's if the file has none and needs none.
+    last: Rc<Last<B>>,
     /// Its own embedding, if the file has one.
     embedding: Option<B::Matrix>,
     /// Its own head, if the file has one.
@@ -65,16 +68,26 @@ impl<B: Backend> Prediction<B> {
     }
 
     /// Tensors `{at}.nextn.{eh_proj, enorm, hnorm}`, where the file has them `{at}.nextn.{shared_head_norm, embed_tokens, shared_head_head}`, and those of an ordinary
-    /// block.
+    /// block. Where there are several streams, `{at}.nextn.hc_head_{norm, down, up}` stand for `shared_head_norm`.
     pub(super) fn load(
         from: &mut Loader<'_, B>,
         at: &str,
-        final_norm: &Rc<Norm<B>>,
+        trunk_last: &Rc<Last<B>>,
         block: &mut impl FnMut(&mut Loader<'_, B>, &str) -> Result<Block<B>, LoadError>,
     ) -> Result<Self, LoadError> {
         let width = from.residual();
         let head_norm = format!("{at}.nextn.shared_head_norm");
-        from.need(Act::Paired, 2 * width);
+        let (streams, last) = match **trunk_last {
+            Last::Streams(_) => {
+                let name = format!("{at}.nextn.hc_head");
+                (from.streams()?, Some(Last::load(from, &name, true)?))
+            }
+            Last::Norm(_) if from.has(&format!("{head_norm}.weight")) => {
+                (1, Some(Last::load(from, &head_norm, false)?))
+            }
+            Last::Norm(_) => (1, None),
+        };
+        from.need(Act::Paired, streams * 2 * width);
         let vocab = from.vocabulary()?;
         let mut own = |name: &str| {
             let name = format!("{at}.nextn.{name}.weight");
@@ -97,14 +110,10 @@ impl<B: Backend> Prediction<B> {
         Ok(Self {
             projection: from.matrix(&format!("{at}.nextn.eh_proj.weight"), 2 * width, width)?,
             embedding_norm: Norm::load(from, &format!("{at}.nextn.enorm"))?,
-            hidden_norm: Norm::load(from, &format!("{at}.nextn.hnorm"))?,
+            hidden_norm: from.flat_vector(&format!("{at}.nextn.hnorm.weight"), width, streams)?,
             block: block(from, at)?,
-            head_norm: if from.has(&format!("{head_norm}.weight")) {
-                Rc::new(Norm::load(from, &head_norm)?)
-            } else {
-                final_norm.clone()
-            },
-            final_norm: final_norm.clone(),
+            last: last.map_or_else(|| trunk_last.clone(), Rc::new),
+            trunk_last: trunk_last.clone(),
             embedding,
             output,
             frequent,
@@ -113,8 +122,7 @@ impl<B: Backend> Prediction<B> {
 
     /// Keeps the final hidden states of a window.
     pub(super) fn keep(&self, backend: &mut B, window: &Window<B>) -> Result<(), B::Error> {
-        let (norm, eps) = self.final_norm.parts();
-        backend.keep(window, 0, norm, eps)
+        backend.keep(window, 0, self.trunk_last.of_state())
     }
 
     /// From tokens and hidden states to the block's input.
@@ -125,10 +133,10 @@ impl<B: Backend> Prediction<B> {
         states: States<'_, B>,
     ) -> Result<Hidden, B::Error> {
         let (embedding_norm, eps) = self.embedding_norm.parts();
-        let (hidden_norm, _) = self.hidden_norm.parts();
         let table = self.embedding.as_ref().unwrap_or(&model.embedding);
         let Pass { backend, window } = pass;
-        backend.pair(window, states, table, [embedding_norm, hidden_norm], eps)?;
+        let norms = [embedding_norm, &self.hidden_norm];
+        backend.pair(window, states, table, norms, eps)?;
         backend.project(window, Act::Paired, &self.projection)?;
         Ok(Hidden(()))
     }
@@ -153,11 +161,10 @@ impl<B: Backend> Prediction<B> {
     ) -> Result<(), B::Error> {
         let input = self.begin(pass, model, States::Kept)?;
         let Hidden(()) = self.block.enqueue(pass, input)?;
-        let (norm, eps) = self.head_norm.parts();
         // its output stands for the hidden state of the position after its own
-        pass.backend.keep(pass.window, 1, norm, eps)?;
+        pass.backend.keep(pass.window, 1, self.last.of_state())?;
         let output = self.output.as_ref().or(model.output.as_ref());
-        let (output, norm) = (output.unwrap_or(&model.embedding), HeadNorm::Rms(norm, eps));
+        let (output, norm) = (output.unwrap_or(&model.embedding), self.last.of_head());
         match &self.frequent {
             Some(frequent) if among.iter().any(Option::is_some) => {
                 let outputs = [output, frequent];
@@ -229,6 +236,7 @@ impl<B: Backend> Predictor<B> {
         let mut window = |rows| {
             Ok(Window {
                 lane: Lane::Decode,
+                beside: true,
                 layer: 0,
                 part: 0,
                 rows: Rows::default(),
@@ -306,8 +314,8 @@ impl<B: Backend> Predictor<B> {
         }
         // what it reads of rows that are not certain, or have no successor yet, it will read again
         let prediction = block(model);
-        let (norm, eps) = prediction.final_norm.parts();
-        prediction.read(&mut Pass { backend, window }, model, States::Own(norm, eps))
+        let own = States::Own(prediction.trunk_last.of_state());
+        prediction.read(&mut Pass { backend, window }, model, own)
     }
 
     /// Reads all positions of these sequences up to their ends, of which the successors are known.

@@ -131,6 +131,7 @@ impl Rows {
 /// Rows, how far they have reached and their residual: the whole state of a pass between two slices.
 pub struct Window<B: Backend> {
     pub(crate) lane: Lane,
+    pub(crate) beside: bool,
     pub(crate) layer: usize,
     /// The part of it, where a pass may be left inside a layer.
     pub(crate) part: usize,
@@ -142,6 +143,11 @@ impl<B: Backend> Window<B> {
     /// Which of the passes under way.
     pub fn lane(&self) -> Lane {
         self.lane
+    }
+
+    /// Whether it goes through a block beside the trunk, and not through the trunk.
+    pub fn is_beside(&self) -> bool {
+        self.beside
     }
 
     /// The rows.

@@ -212,7 +212,7 @@ fn shape<B: Backend>(
 
 /// **Source**: keys `attention.compress_ratios` (0: no index) and `attention.indexer.*`.
 fn index<B: Backend>(from: &Loader<'_, B>) -> Result<Option<IndexShape>, LoadError> {
-    let group = from.trunk_count("attention.compress_ratios")?;
+    let group = from.layer_count_or_zero("attention.compress_ratios")?;
     if group == 0 {
         return Ok(None);
     }

@@ -542,22 +542,38 @@ impl Blueprint {
 
     /// Whether a file of it can have a prediction block.
     pub(super) fn predicts(&self) -> bool {
-        ["qwen3next", "qwen35moe", "glm4moe"].contains(&self.architecture)
+        ["qwen3next", "qwen35moe", "glm4moe", "qwen4exp"].contains(&self.architecture)
     }
 
     /// Name and shape of every tensor of a prediction block behind `layers` layers.
     pub(super) fn prediction_tensors(&self, layers: usize) -> Vec<(String, Vec<usize>)> {
         let d = self.width;
-        let mut block = vec![("attn_norm.weight", vec![d])];
-        block.extend(self.attention(layers));
+        let mut block = self.attention(layers);
         block.extend(self.feed_forward_tensors(layers));
         block.extend([
             ("nextn.eh_proj.weight", vec![2 * d, d]),
             ("nextn.enorm.weight", vec![d]),
-            ("nextn.hnorm.weight", vec![d]),
-            ("nextn.shared_head_norm.weight", vec![d]),
             ("nextn.embed_tokens.weight", vec![d, self.vocabulary]),
         ]);
+        match &self.more.streams {
+            Some(streams) => {
+                block.extend(streams.layer(d, false, false));
+                block.push(("nextn.hnorm.weight", vec![d, streams.count]));
+                block.extend(streams.mixer(
+                    d,
+                    [
+                        "nextn.hc_head_norm.weight",
+                        "nextn.hc_head_down.weight",
+                        "nextn.hc_head_up.weight",
+                    ],
+                ));
+            }
+            None => block.extend([
+                ("attn_norm.weight", vec![d]),
+                ("nextn.hnorm.weight", vec![d]),
+                ("nextn.shared_head_norm.weight", vec![d]),
+            ]),
+        }
         let named = |(name, dims)| (format!("blk.{layers}.{name}"), dims);
         block.into_iter().map(named).collect()
     }
@@ -727,7 +743,8 @@ impl Blueprint {
             ]);
         }
         if let Some(streams) = self.more.streams {
-            tensors.extend(streams.layer(d, self.full_attention(layer), layer));
+            let ngrams = layer == streams.ngram_layer;
+            tensors.extend(streams.layer(d, self.full_attention(layer), ngrams));
         }
         tensors
     }
@@ -744,7 +761,8 @@ impl Streams {
         ]
     }
 
-    fn layer(&self, d: usize, full: bool, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
+    /// With an index or not, with n-grams or not.
+    fn layer(&self, d: usize, indexed: bool, ngrams: bool) -> Vec<(&'static str, Vec<usize>)> {
         let all = self.count * d;
         let mut tensors = Vec::new();
         tensors.extend(self.mixer(
@@ -765,7 +783,7 @@ impl Streams {
             ],
         ));
         tensors.push(("hc_ffn_inject.weight", vec![all, self.count]));
-        if full {
+        if indexed {
             tensors.extend([
                 (
                     "indexer.q_proj.weight",
@@ -776,7 +794,7 @@ impl Streams {
                 ("indexer.k_norm.weight", vec![self.index_width]),
             ]);
         }
-        if layer == self.ngram_layer {
+        if ngrams {
             let [tokens, heads, taps] = self.ngram;
             let found = (tokens - 1) * heads * self.ngram_width;
             tensors.extend([

@@ -62,7 +62,7 @@ pub(super) fn describe(
         Entry::F32(model.eps),
     );
     header.set(&key("rope.freq_base"), Entry::F32(model.rope_base));
-    more(header, model, layers);
+    more(header, model, layers, predicting);
     if ["qwen35moe", "qwen4exp"].contains(&model.architecture) {
         header.set(
             &key("rope.dimension_sections"),
@@ -73,7 +73,7 @@ pub(super) fn describe(
 }
 
 /// The keys of what only some models have.
-fn more(header: &mut HeaderWriter, model: &Blueprint, layers: usize) {
+fn more(header: &mut HeaderWriter, model: &Blueprint, layers: usize, predicting: usize) {
     let key = |name: &str| format!("{}.{name}", model.architecture);
     let more = &model.more;
     let mut number = |name: &str, value: usize| {
@@ -129,12 +129,18 @@ fn more(header: &mut HeaderWriter, model: &Blueprint, layers: usize) {
         header.set(&key("embedding_length_per_layer_input"), Entry::U32(0));
     }
     if let Some(streams) = more.streams {
-        several(header, model, &streams, layers);
+        several(header, model, &streams, layers, predicting);
     }
 }
 
 /// The keys of a residual of several streams, of an index and of a table of n-grams.
-fn several(header: &mut HeaderWriter, model: &Blueprint, streams: &Streams, layers: usize) {
+fn several(
+    header: &mut HeaderWriter,
+    model: &Blueprint,
+    streams: &Streams,
+    layers: usize,
+    predicting: usize,
+) {
     let key = |name: &str| format!("{}.{name}", model.architecture);
     let [tokens, heads, taps] = streams.ngram;
     for (name, value) in [
@@ -151,14 +157,11 @@ fn several(header: &mut HeaderWriter, model: &Blueprint, streams: &Streams, laye
     ] {
         header.set(&key(name), Entry::U32(value as u32));
     }
-    let group = |layer| {
-        if model.full_attention(layer) {
-            streams.index_group as i32
-        } else {
-            0
-        }
-    };
-    let groups: Vec<i32> = (0..layers).map(group).collect();
+    // prediction blocks have no index
+    let indexed = |layer| layer < layers && model.full_attention(layer);
+    let groups: Vec<i32> = (0..layers + predicting)
+        .map(|layer| i32::from(indexed(layer)) * streams.index_group as i32)
+        .collect();
     header.set(&key("attention.compress_ratios"), Entry::I32s(&groups));
     let ngrams = [streams.ngram_layer as i32];
     let ngrams = if streams.ngram_layer < layers {

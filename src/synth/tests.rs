@@ -242,7 +242,11 @@ fn refusals_name_what_is_possible() {
     for (model, acceptance, why) in [
         ("qwen3.5-35b-a3b", 1.5, "a chance of 1.5; 0 to 1"),
         ("qwen3.5-35b-a3b", f32::NAN, "a chance of NaN"),
-        ("mixtral-8x7b", 0.5, "qwen3.5-397b-a17b, glm-4.5-air are"),
+        (
+            "mixtral-8x7b",
+            0.5,
+            "qwen3.5-397b-a17b, qwen3.8-flash-next, glm-4.5-air are",
+        ),
     ] {
         let plan = Plan::new(Blueprint::named(model).unwrap(), Some(1), Mix::F16).unwrap();
         let error = plan.predicting(acceptance).unwrap_err().to_string();

@@ -10,7 +10,7 @@ use crate::{
     follow::STOP,
     guesses::{acceptance, accepted, check_reading, check_writing},
     load::{answers, bundled, settings},
-    reference::{Tale, drafted, tales, tales_file, tales_twin, tiny_file},
+    reference::{Tale, drafted, tales, tales_file, tales_twin, tiny, tiny_file},
 };
 use std::sync::Arc;
 use tidegate::{
@@ -207,6 +207,16 @@ fn predictions_depend_on_nothing_but_the_tokens() {
     let tokens: Vec<u32> = (0..400).map(|at| 3 + at * 131 % 8000).collect();
     let mut model = Bare::open(&tales_file(), 2, 512, 2, KvType::F16);
     check_reading(&mut model, &tokens);
+    // several streams, and an index that takes positions in a second time
+    let ids = tiny("qwen4exp-mtp").ids;
+    let mut model = Bare::open(
+        &tiny_file("qwen4exp-mtp.gguf"),
+        2,
+        ids.len(),
+        2,
+        KvType::F32,
+    );
+    check_reading(&mut model, &ids);
 }
 
 #[test]
@@ -214,6 +224,9 @@ fn chains_of_guesses_change_no_token() {
     let mut model = Bare::open(&tales_file(), 4, 256, 2, KvType::F16);
     let right = check_writing(&mut model, &tales()[0].prompt_ids, 60);
     assert!(right > 0);
+    let prompt = &tiny("qwen4exp-mtp").ids[..70];
+    let mut model = Bare::open(&tiny_file("qwen4exp-mtp.gguf"), 4, 192, 2, KvType::F16);
+    check_writing(&mut model, prompt, 60);
 }
 
 /// Prompts that are copied, repeated, or have nothing to do with what follows.

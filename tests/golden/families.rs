@@ -47,6 +47,7 @@ macro_rules! every_family_of_the_cpu {
             gemma4_of_another_shape: "gemma4-2.gguf", "gemma4-2";
             qwen4exp: "qwen4exp.gguf", "qwen4exp";
             qwen4exp_of_another_shape: "qwen4exp-2.gguf", "qwen4exp-2";
+            qwen4exp_with_a_prediction_block: "qwen4exp-mtp.gguf", "qwen4exp-mtp";
         }
     };
 }

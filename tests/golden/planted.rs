@@ -6,7 +6,7 @@ use indicatif::ProgressBar;
 use tidegate::{
     backend::shape::KvType,
     gguf::Gguf,
-    synth::{Blueprint, Hybrid, Mix, Plan},
+    synth::{Blueprint, Hybrid, Mix, More, Plan, Streams},
 };
 
 use crate::{
@@ -25,6 +25,13 @@ fn small(like: &str) -> Blueprint {
         shared_width: 64,
         ..hybrid
     });
+    let streams = model.more.streams.map(|streams| Streams {
+        rank: 32,
+        index_width: 64,
+        ngram_rows: 20_000,
+        ngram_width: 32,
+        ..streams
+    });
     Blueprint {
         layers: 2,
         width: 512,
@@ -37,6 +44,10 @@ fn small(like: &str) -> Blueprint {
         expert_width: 64,
         feed_forward: model.feed_forward.map(|_| 128),
         hybrid,
+        more: More {
+            streams,
+            ..model.more
+        },
         vocabulary: VOCAB,
         ..model
     }
@@ -102,6 +113,7 @@ fn guesses_are_right_with_the_chance_asked_for() {
     }
     check("qwen3-next-80b-a3b", 0.5);
     check("glm-4.5-air", 0.5);
+    check("qwen3.8-flash-next", 0.5);
     check("glm-4.5-air", 0.0);
     check("glm-4.5-air", 1.0);
 }
@@ -111,7 +123,9 @@ fn guesses_are_right_with_the_chance_asked_for() {
 fn planted_guesses_change_no_token() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("planted.gguf");
-    write("qwen3.5-35b-a3b", 0.5, &path);
-    let file = Arc::new(Gguf::open(&path).unwrap());
-    drafts::check(&file, 3, VOCAB as u32);
+    for like in ["qwen3.5-35b-a3b", "qwen3.8-flash-next"] {
+        write(like, 0.5, &path);
+        let file = Arc::new(Gguf::open(&path).unwrap());
+        drafts::check(&file, 3, VOCAB as u32);
+    }
 }

@@ -95,6 +95,11 @@ pub(crate) fn tiny_predictions(family: &str) -> Tiny {
     read_tiny(&format!("{family}.predictions"))
 }
 
+/// What it says one after the other behind the last position, in the same format.
+pub(crate) fn tiny_chain(family: &str) -> Tiny {
+    read_tiny(&format!("{family}.chain"))
+}
+
 fn read_tiny(name: &str) -> Tiny {
     let bytes = fs::read(tiny_file(name)).expect("golden file");
     let words: Vec<[u8; 4]> = bytes

@@ -5,7 +5,9 @@
 use crate::{
     bare::{Bare, Part, argmax},
     families::{every_family, every_family_of_the_cpu},
-    reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file, tiny_predictions},
+    reference::{
+        TOLERANCE, assert_close, assert_same, tiny, tiny_chain, tiny_file, tiny_predictions,
+    },
     turns::{SLOTS, check_turns},
 };
 use tidegate::{
@@ -16,7 +18,7 @@ use tidegate::{
 /// Between a layer's mixer and its experts as well: what streams wait for is half as long.
 #[test]
 fn a_prompts_pass_can_be_left_inside_every_layer() {
-    let mut model = Bare::open(&tiny_file("qwen35moe"), 1, 9, 1, KvType::F32);
+    let mut model = Bare::open(&tiny_file("qwen35moe.gguf"), 1, 9, 1, KvType::F32);
     let layers = model.runner.capacity().layers;
     for (lane, slices) in [(Lane::Prompt, 2 * layers), (Lane::Decode, layers)] {
         let part = Part {
@@ -88,11 +90,55 @@ fn check_predictions(name: &str) {
         let along = &along[(known - 1) * expected.vocab..][..expected.vocab];
         assert_same(&format!("{name} after {known}"), late, along);
     }
+    check_chain(name, &mut model, &ids);
+    check_reading_again(name, &mut model, &ids, &along);
+}
+
+/// What it says when its own output is fed back.
+fn check_chain(name: &str, model: &mut Bare, ids: &[u32]) {
+    let (expected, last) = (tiny_chain(name), ids.len() - 1);
+    model.rows(0, 0, &ids[..last]);
+    let rows = expected.logits.chunks(expected.vocab);
+    for (depth, row) in (1..).zip(rows) {
+        let (tokens, logits) = model.predict(0, (last, ids[last]), depth);
+        assert_eq!(tokens, expected.ids[..depth], "{name}");
+        let what = format!("{name}, {depth} ahead");
+        assert_close(&what, logits, row, expected.vocab, TOLERANCE);
+    }
+}
+
+/// Another's prompt is read at once in a window that has rows of this sequence too, of which it has read less: these are read again.
+fn check_reading_again(name: &str, model: &mut Bare, ids: &[u32], along: &[f32]) {
+    let part = |slot, first, tokens| Part {
+        slot,
+        first,
+        tokens,
+    };
+    let vocab = model.vocab();
+    for read in [21, 30, 39] {
+        model.rows(0, 0, &ids[..read]);
+        model.predict(0, (read, ids[read]), 1);
+        model.rows(0, read, &ids[read..read + 9]);
+        model.rows(0, read + 9, &ids[read + 9..75]);
+        let parts = [part(1, 0, &ids[..60]), part(0, 75, &ids[75..90])];
+        model.window(Lane::Prompt, &parts, Ask::Logits);
+        for at in 90..ids.len() {
+            let (_, again) = model.predict(0, (at, ids[at]), 1);
+            let along = &along[(at - 1) * vocab..][..vocab];
+            assert_same(&format!("{name}, {at} after {read}"), again, along);
+            model.rows(0, at, &ids[at..=at]);
+        }
+    }
 }
 
 #[test]
-fn prediction_blocks_say_what_transformers_says() {
-    for name in ["glm4moe-mtp", "qwen3next-mtp", "qwen35moe-mtp"] {
+fn prediction_blocks_say_what_the_goldens_say() {
+    for name in [
+        "glm4moe-mtp",
+        "qwen3next-mtp",
+        "qwen35moe-mtp",
+        "qwen4exp-mtp",
+    ] {
         check_predictions(name);
     }
 }
@@ -107,6 +153,7 @@ fn rings_go_round() {
         "gemma4-2",
         "qwen4exp",
         "qwen4exp-2",
+        "qwen4exp-mtp",
     ] {
         let golden = tiny(name);
         for (rows, chunks) in [

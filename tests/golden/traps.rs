@@ -97,6 +97,14 @@ impl Case {
         open(&file.file()).chunked(0, &self.ids, &[POSITIONS])
     }
 
+    /// What a file's prediction block says of the last position.
+    fn predicts(&self, file: &Remade) -> Vec<f32> {
+        let mut model = open(&file.file());
+        model.rows(0, 0, &self.ids[..POSITIONS - 1]);
+        let last = (POSITIONS - 1, self.ids[POSITIONS - 1]);
+        model.predict(0, last, 1).1.to_vec()
+    }
+
     /// Another file says the same to the bit.
     fn same(&self, what: &str, file: &Remade) {
         let what = format!("{}, {what}", self.name);
@@ -184,12 +192,7 @@ fn trap_20_predictions_read_what_the_head_reads() {
             (head.iter_mut().enumerate()).for_each(|(at, x)| *x /= factor(at % width));
         });
     case.same("a scaled final norm", &scaled);
-    let predicted = |file: &Remade| {
-        let mut model = open(&file.file());
-        model.rows(0, 0, &case.ids[..POSITIONS - 1]);
-        let last = (POSITIONS - 1, case.ids[POSITIONS - 1]);
-        model.predict(0, last, 1).1.to_vec()
-    };
+    let predicted = |file: &Remade| case.predicts(file);
     // the head is shared, so that what the block says of the same hidden state is the same
     let scaled = scaled.change("nextn.shared_head_norm.weight", |norm| {
         (norm.iter_mut().enumerate()).for_each(|(at, x)| *x *= factor(at));
@@ -201,4 +204,46 @@ fn trap_20_predictions_read_what_the_head_reads() {
     );
     let unread = |file: &Remade| predicted(&file.clone().times(&["nextn.hnorm.weight"], 0.0));
     assert_same("without hidden states", &unread(&scaled), &unread(&file));
+}
+
+/// Where the residual has several streams a prediction block reads these: what the head makes of them is nothing to it.
+#[test]
+fn trap_20_predictions_read_streams() {
+    let (case, file) = Case::new("qwen4exp-mtp");
+    let expected = case.predicts(&file);
+    let other = file.clone().change("output_hc_norm.weight", |norm| {
+        (norm.iter_mut().step_by(3)).for_each(|x| *x *= 2.0);
+    });
+    case.differs("another mixer before the head", &other);
+    assert_same("the block", &case.predicts(&other), &expected);
+    for of in ["nextn.hnorm.weight", "nextn.hc_head_norm.weight"] {
+        // the last stream's alone
+        let other = file.clone().change(of, |norm| {
+            let streams = norm.len() / 4 * 3;
+            norm[streams..].iter_mut().for_each(|x| *x *= 2.0);
+        });
+        assert_ne!(case.predicts(&other), expected, "{of}");
+    }
+}
+
+/// A prediction block sees everything where the ratios end with the trunk, or say so.
+#[test]
+fn prediction_blocks_have_an_index_or_none() {
+    let (case, file) = Case::new("qwen4exp-mtp");
+    let ratios = |ratios: &[i32]| {
+        let key = Key::I32s(ratios.to_vec());
+        file.clone().with("attention.compress_ratios", Some(key))
+    };
+    let all = ratios(&[0, 4, 4]);
+    case.same("as it is", &all);
+    assert_same("as it is", &case.predicts(&all), &case.predicts(&file));
+    let none = case.predicts(&ratios(&[0, 4, 0]));
+    assert_ne!(none, case.predicts(&file));
+    assert_same("left out", &case.predicts(&ratios(&[0, 4])), &none);
+    // an index that may choose everything changes nothing
+    let wide = |file: Remade| {
+        let all = Some(Key::Unsigned(POSITIONS as u64 + 4));
+        case.predicts(&file.with("attention.indexer.top_k", all))
+    };
+    assert_same("all", &wide(ratios(&[0, 4, 4])), &wide(ratios(&[0, 4, 0])));
 }

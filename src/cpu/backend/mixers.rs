@@ -119,9 +119,10 @@ impl Caches {
             index: needs
                 .attention
                 .iter()
-                .map(|layer| {
-                    let index = layer.index?;
-                    Some(IndexCache::new(index, room.pages, room.slots))
+                .enumerate()
+                .map(|(layer, shape)| {
+                    let late = reads_late(needs, layer);
+                    Some(IndexCache::new(shape.index?, room.pages, room.slots, late))
                 })
                 .collect(),
             masks: Vec::new(),
@@ -177,6 +178,21 @@ impl Caches {
                 .expect("no more rows are taken back than the last window had");
         }
     }
+}
+
+/// Whether an attention layer is a prediction block's, which reads positions late.
+fn reads_late(needs: &Needs, layer: usize) -> bool {
+    needs.predicts && layer + 1 == needs.attention.len()
+}
+
+/// **Units**: bytes. What indexes keep beside their pages.
+pub(super) fn index_bytes(needs: &Needs, room: &Room) -> usize {
+    let layers = needs.attention.iter().enumerate();
+    let keys = layers.filter_map(|(layer, shape)| {
+        let index = shape.index?;
+        Some(IndexCache::ring(&index, reads_late(needs, layer)) * index.head_dim)
+    });
+    room.slots * keys.sum::<usize>() * size_of::<f32>()
 }
 
 /// **Units**: bytes. One KV page of one attention layer.

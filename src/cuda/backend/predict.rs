@@ -154,7 +154,8 @@ impl Ready {
         let kept = self.at(self.layout.predict.states);
         let (states, length) = match states {
             States::Kept => (kept, HIDDEN_ROWS as u32),
-            States::Own(norm, eps) => {
+            States::Own(norm) => {
+                let (norm, eps) = norm.expect("several streams were refused");
                 self.norm(norm, eps)?;
                 tables = tables.of_next_tokens();
                 (self.act(Act::Normed), 0)
