@@ -28,7 +28,7 @@ use shortlist::Shortlist;
 pub(super) const DEPTH_MAX: usize = 8;
 
 /// Windows after which one goes without guesses, so that it is known what that costs.
-const PLAIN_EVERY: u32 = 256;
+const PLAIN_EVERY: u32 = 32;
 
 /// Windows without predictions after which something is predicted all the same, so that it is known whether that is right and what it costs; after every such trial
 /// that went wrong twice as many, up to the last.

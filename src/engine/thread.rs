@@ -14,7 +14,7 @@ use super::{
     Engine, EngineSettings, Handle, SettingsError, Turn,
     costs::{Head, Load},
     event::Inbox,
-    executor::{Ask, Executor, Guess, Lane, PageId, Progress, Slot, Span},
+    executor::{Ask, Executor, Guess, Lane, PAGE_TOKENS, PageId, Progress, Slot, Span},
     request::{Sampling, Token},
     stats::Board,
 };
@@ -25,6 +25,8 @@ const WARM_UP_ROWS: usize = 1;
 
 /// Predictions of the warm-up generation, of each kind.
 const PREDICTIONS: usize = 3;
+/// Rows of windows of the warm-up generation, as guesses make them.
+const GUESSED: [usize; 3] = [2, 4, 8];
 
 /// Why an engine did not start. `B` is how building the executor fails, `E` how computing does.
 #[derive(Debug, thiserror::Error)]
@@ -125,14 +127,61 @@ impl<E: Executor> Engine<E> {
                 );
             }
         }
+        let mut computed = prompt_rows + 1;
+        // on a host each row would bring experts into memory that nobody asked for
+        if !capacity.lanes_alike && self.board.depth_max > 0 {
+            computed = self.try_guesses(computed)?;
+        }
         if capacity.predicts {
-            self.try_predictions()?;
+            self.try_predictions(computed)?;
         }
         Ok(())
     }
 
-    /// Predicts behind the rows of the warm-up generation, a few times because the first brings weights into memory, and learns what that takes.
-    fn try_predictions(&mut self) -> Result<(), E::Error> {
+    /// Windows of as many rows as guesses make, behind the `computed` rows of the warm-up generation, and what they take: twice, as the first is recorded on a device. Only one of
+    /// the rows stays. Returns how many there are then.
+    fn try_guesses(&mut self, mut computed: usize) -> Result<usize, E::Error> {
+        let executor = &mut self.executor;
+        let capacity = executor.capacity();
+        let most = capacity.decode_rows.min(capacity.logits_rows);
+        let most = most.min(1 + capacity.drafts);
+        for rows in GUESSED.into_iter().filter(|rows| *rows <= most) {
+            for measured in [false, true] {
+                if computed + rows > PAGE_TOKENS.min(capacity.context) {
+                    return Ok(computed);
+                }
+                let tokens: Vec<Token> = (0..capacity.vocab as Token)
+                    .cycle()
+                    .skip(computed)
+                    .take(rows)
+                    .collect();
+                let span = Span {
+                    slot: Slot(0),
+                    first: computed as u32,
+                    tokens: &tokens,
+                    pages: &[PageId(0)],
+                    logits: rows,
+                    ask: Ask::Greedy,
+                    drafts: rows - 1,
+                };
+                let begun = executor.now();
+                let mut pass = executor.begin(Lane::Decode, &[span])?;
+                while executor.advance(&mut pass)? == Progress::More {}
+                executor.finish(pass)?;
+                if measured {
+                    let took = executor.now() - begun;
+                    self.costs.note_window(Load::of(rows, computed), took);
+                    self.costs.note_decode(Load::of(rows, computed), took);
+                }
+                executor.cut(Slot(0), rows - 1);
+                computed += 1;
+            }
+        }
+        Ok(computed)
+    }
+
+    /// Predicts behind the `computed` rows of the warm-up generation, a few times because the first brings weights into memory, and learns what that takes.
+    fn try_predictions(&mut self, computed: usize) -> Result<(), E::Error> {
         let executor = &mut self.executor;
         let sampler = Sampler::new(&Sampling::default(), &[]);
         for head in Head::of(executor.capacity().frequent) {
@@ -141,7 +190,7 @@ impl<E: Executor> Engine<E> {
                 let guess = Guess {
                     slot: Slot(0),
                     token: 0,
-                    position: WARM_UP_ROWS.min(executor.capacity().context - 1) + 2,
+                    position: computed + 1,
                     depth: 1,
                     pages: &[PageId(0)],
                     sampler: &sampler,

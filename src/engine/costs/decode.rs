@@ -8,6 +8,8 @@ const LAST: usize = 15;
 const FRESH: [u32; 2] = [256, 2048];
 /// What counts as several.
 const SEVERAL: usize = 4;
+/// A window that takes less than so much of what is believed says that what was measured before holds no more.
+const FASTER: f64 = 0.8;
 /// What a row is assumed to add to a window, as a share of what a row of the window takes: too little, so that it is tried.
 const ASSUMED: f64 = 0.5;
 
@@ -27,7 +29,7 @@ struct Class {
 
 impl Class {
     fn note(&mut self, took: f64) {
-        if !self.fresh() {
+        if !self.fresh() || took < FASTER * self.took {
             *self = Self::default(); // the world has changed
         }
         self.last[self.next] = took;
@@ -140,6 +142,18 @@ mod tests {
         check(&[(4, 8.0)], &[(4, 8.0), (2, 6.0)]);
         // noise never makes more rows cheaper than fewer beyond what is measured
         check(&[(1, 3.0), (2, 2.0)], &[(3, 2.0)]);
+    }
+
+    #[test]
+    fn what_has_become_faster_is_believed_at_once() {
+        let mut decode = Decode::default();
+        (0..LAST).for_each(|_| decode.note(1, 3.0));
+        decode.note(1, 2.5);
+        assert_eq!(decode.expect(1), Some(3.0));
+        decode.note(1, 2.0);
+        assert_eq!(decode.expect(1), Some(2.0));
+        (0..4).for_each(|_| decode.note(1, 3.0));
+        assert_eq!(decode.expect(1), Some(3.0), "it was one lucky window");
     }
 
     #[test]

@@ -25,6 +25,12 @@ impl Rate {
         }
     }
 
+    /// What may be counted on: a third of a standard deviation below the estimate, since guesses are made while it is too high.
+    fn counted_on(&self) -> f64 {
+        let (right, weight) = (f64::from(self.right), f64::from(self.weight));
+        (right - (right * (1.0 - right) / weight).sqrt() / 3.0).max(0.0)
+    }
+
     fn note(&mut self, right: bool) {
         self.weight = (self.weight + 1.0).min(MEMORY);
         self.right += (f32::from(right) - self.right) / self.weight;
@@ -72,14 +78,12 @@ impl Default for Rates {
 impl Rates {
     /// The chance of what followed the last time that so many tokens stood together.
     pub(super) fn lookup(&self, length: usize) -> f64 {
-        f64::from(self.lookup[class(length)].right)
+        self.lookup[class(length)].counted_on()
     }
 
     /// The chance of the `nth` prediction, if those before it are right.
     pub(super) fn prediction(&self, nth: usize) -> f64 {
-        self.prediction
-            .get(nth)
-            .map_or(0.0, |rate| f64::from(rate.right))
+        self.prediction.get(nth).map_or(0.0, Rate::counted_on)
     }
 
     pub(super) fn note_lookup(&mut self, length: usize, right: bool) {
