@@ -53,6 +53,9 @@ impl Bare {
     }
 }
 
+/// A slot, its last position and token, and the shortlist that predictions behind it are chosen from, if they are.
+pub(crate) type After<'a> = (usize, (usize, u32), Option<&'a [u32]>);
+
 impl<B: Backend> Bare<B> {
     pub(crate) fn on(
         backend: B,
@@ -185,7 +188,7 @@ impl<B: Backend> Bare<B> {
     /// The same after tokens of several slots, each among a shortlist's tokens or all.
     pub(crate) fn predictions(
         &mut self,
-        after: &[(usize, (usize, u32), Option<&[u32]>)],
+        after: &[After<'_>],
         depth: usize,
     ) -> (Vec<Vec<u32>>, &[f32]) {
         let greedy = Sampling {
