@@ -6,6 +6,7 @@ use crate::{
     backend::{Backend, Needs, Room, shape::KvType},
     engine::executor::PAGE_TOKENS,
     gguf::Gguf,
+    op::ngram::Ngram,
     residency::slots::SlotPlan,
 };
 
@@ -50,13 +51,14 @@ impl Ledger {
         room: &Room,
         kept: Option<&SlotPlan>,
     ) -> Self {
-        let weights: u64 = file.tensors().iter().map(B::weight_bytes).sum();
-        let experts: u64 = file
-            .tensors()
-            .iter()
-            .filter(|tensor| tensor.name.contains("_exps."))
-            .map(B::weight_bytes)
-            .sum();
+        let sum = |counts: &dyn Fn(&str) -> bool| -> u64 {
+            let tensors = file.tensors().iter();
+            let counted = tensors.filter(|tensor| counts(&tensor.name));
+            counted.map(B::weight_bytes).sum()
+        };
+        let experts = sum(&|name| name.contains("_exps."));
+        let table = sum(&|name| needs.ngram.is_some() && name == Ngram::<B>::TABLE);
+        let others = sum(&|_| true) - experts - table;
         let kv: u64 = needs
             .attention
             .iter()
@@ -79,8 +81,14 @@ impl Ledger {
             Entry {
                 what: "other weights",
                 place: B::WEIGHTS,
-                bytes: weights - experts,
+                bytes: others,
                 because: "read by every row".to_owned(),
+            },
+            Entry {
+                what: "n-gram table",
+                place: Place::File,
+                bytes: table,
+                because: "few rows for a token".to_owned(),
             },
             Entry {
                 what: "KV cache",

@@ -9,7 +9,7 @@
 //! tokenize, generate, detokenize, stop, reason. Its types are erased once, at the router in [`http`].
 //!
 //! **Inside, the engine thread.** One OS thread owns every sequence, KV page and recurrent state ([`engine`]). Its turn: take events, ask every sequence what it
-//! wants, begin a pass or advance one by a slice (a layer), and after the last sample and emit. What computes is an [`engine::executor::Executor`]; a
+//! wants, begin a pass or advance one by a slice (a layer, of prompts on a CPU its mixer or its experts), and after the last sample and emit. What computes is an [`engine::executor::Executor`]; a
 //! [`model::Runner`] is the real one, and simulations bring their own.
 //!
 //! Between the two stand the only queues, both bounded: the engine's inbox, and one outbox a sequence. An outbox's free places are the sequence's **credits**: it asks for
@@ -99,7 +99,7 @@
 //! # Words
 //!
 //! **Request**: what a client sent. **Sequence**: its tokens, pages, recurrent state and sampler. **Slot**: a place for an active sequence. **Row**: one position of one sequence to be
-//! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Lane**: which of the two passes that may be under way. **Slice**: what a pass advances by, a layer as a rule.
+//! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Lane**: which of the two passes that may be under way. **Slice**: what a pass advances by: a layer, or a part of one between which only the residual is needed.
 //! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **Resident**: in fast memory, of an expert. **Visit**: what one window wants of one layer's experts. **Slot of a tier**: a place for one expert. **Ticket**: a transfer under way. **Ahead**: brought before anybody wants it. **Guess** or **draft**: a token assumed before it is chosen; **chain**: guesses each made from the one before; **accepted** if it is then chosen. **Hit, miss**: a row's choice that is resident, or is not. **TTFT**: time to first token. **ITL**: time between tokens.
 
 pub mod backend;

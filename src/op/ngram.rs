@@ -10,6 +10,9 @@ use crate::{
 pub struct Ngram<B: Backend>(NgramWeights<B>);
 
 impl<B: Backend> Ngram<B> {
+    /// The table's tensor.
+    pub const TABLE: &'static str = "per_layer_token_embd.weight";
+
     /// Tensors `{at}.ple_*` and the table `per_layer_token_embd.weight`.
     ///
     /// **Source**: keys `ple.*` and `embedding_length_per_layer_input`.
@@ -29,7 +32,7 @@ impl<B: Backend> Ngram<B> {
         ];
         from.ngram(shape.clone());
         Ok(Self(NgramWeights {
-            table: from.table("per_layer_token_embd.weight", &shape)?,
+            table: from.table(Self::TABLE, &shape)?,
             key: from.matrix(&format!("{at}.ple_key.weight"), found, all)?,
             value: from.matrix(&format!("{at}.ple_value.weight"), found, width)?,
             norms,
