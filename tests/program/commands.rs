@@ -126,6 +126,15 @@ fn a_plan_does_not_guess_at_a_drive() {
 }
 
 #[test]
+fn a_table_of_few_rows_a_token_need_not_fit_into_memory() {
+    let like = ["plan", "--like", "qwen3.8-flash-next", "--layers", "4"];
+    let (code, out, err) = run(&like);
+    assert_eq!(code, Some(0), "{err}");
+    let table = out.lines().find(|line| line.starts_with("n-gram table"));
+    assert!(table.is_some_and(|line| line.contains("drive")), "{out}");
+}
+
+#[test]
 fn a_taken_port_is_1_and_says_what_to_do() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("bound").to_string();
