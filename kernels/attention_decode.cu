@@ -2,9 +2,10 @@
 //
 // Formula and arithmetic: attention.cuh. The keys and values of all rows of the window are in the cache already.
 // A block takes one split of one row for one KV head, with all the query heads that share it: its warps share out the positions for the scores and the channels for
-// the sums, so that the keys and values of a split go straight from memory to registers, all at once, and every number is one warp's.
+// the sums, so that the keys and values of a split go straight from memory to registers, all at once, and every number is one warp's. With HEAD_DIM above 256 registers
+// do not hold both: values are asked for when the keys have been used.
 //
-// attention_decode   grid (any number of blocks that share a row's splits, KV_HEADS, rows), block DECODE_THREADS = HEAD_DIM > 128 ? 512 : 256 (f32: 256)
+// attention_decode   grid (any number of blocks that share a row's splits, KV_HEADS, rows), block DECODE_THREADS = HEAD_DIM > 128 ? 512 : 256 (f32: HEAD_DIM > 256 ? 512 : 256)
 //     rows, row0     blockIdx.z is row `row0 + z` of the window; rows beyond counts[0] leave at once
 //     query          [rows, HEADS * QUERY_STRIDE] f32, prepared; with GATED per head [query | gate]
 //     cache          kv.cuh; page p of this layer at `cache + p * page_stride`
@@ -16,7 +17,7 @@
 // attention_combine  grid (ceil(HEADS * HEAD_DIM / 256), rows), block 256: a thread takes a channel
 //     sinks          [HEADS] f32, read with SINKS
 //     forms          what is written: FORM_FLOAT `mixed [rows, HEADS * HEAD_DIM] f32`, FORM_256, FORM_32 (quantise.cuh); with GATED times sigmoid(gate)
-// Shared:  static, 9 KiB with head_dim 128 and one query part, 13 KiB with 256; attention_combine 5 KiB.
+// Shared:  static, 9 KiB with head_dim 128 and one query part, 13 KiB with 256, 21 KiB with 512; attention_combine 5 KiB.
 // Errors:  attention.cuh. A row alone, among others and in a prompt tile (attention_prompt.cu): the same bits.
 // Tables:  rows of the grid beyond counts[0] must lie in the tables (their contents do not matter).
 // Architectures tried: sm_75, 80, 86, 89, 90, 100, 120 compile without spills (f16 with head_dim 128 on sm_90: 128 registers; all loads of a split precede the
@@ -55,8 +56,11 @@ struct Loads {
 // a warp's eights of channels share blocks as VALUE_SCALE says
 static_assert(VALUES_PER_WARP == 1 || VALUES_PER_WARP == 2 || VALUES_PER_WARP % 4 == 0, "blocks of a warp");
 
-/// Asks for what this warp needs of the pages that are there.
-DEVICE void load(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there) {
+/// Whether a warp's registers hold its keys and values at once.
+#define AT_ONCE (HEAD_DIM <= 256)
+
+/// Asks for the keys that this warp needs of the pages that are there.
+DEVICE void load_keys(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there) {
     u32 lane = lane_of(), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (u32 i = 0; i < SCORES_PER_WARP; i++) {
@@ -78,6 +82,11 @@ DEVICE void load(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_the
 #endif
         }
     }
+}
+
+/// And for the values.
+DEVICE void load_values(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there) {
+    u32 lane = lane_of(), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (u32 page = 0; page < SPLIT_PAGES; page++) {
         const u8* values = pages[page] + KV_PART_BYTES;
@@ -137,7 +146,8 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
             }
         }
         Loads loads;
-        load(loads, pages, pages_there);
+        load_keys(loads, pages, pages_there);
+        if (AT_ONCE) load_values(loads, pages, pages_there);
         if (first) {
 #pragma unroll
             for (u32 i = 0; i < per_thread; i++) {
@@ -164,6 +174,7 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
 #endif
             }
         }
+        if (!AT_ONCE) load_values(loads, pages, pages_there);
 #pragma unroll
         for (u32 i = 0; i < SCORES_PER_WARP; i++) {
             u32 tile = warp % 8, page = SCORE_PAGE(i), last = position - (split * SPLIT_PAGES + page) * PAGE;

@@ -213,7 +213,11 @@ impl<B: Backend> Bare<B> {
         let mut predicted = Vec::new();
         let outcome = self.runner.predict(&guesses, &mut predicted);
         outcome.expect("predicted");
-        let of = |slot: usize| predicted.iter().filter(move |(of, _)| of.0 as usize == slot);
+        let of = |slot: usize| {
+            predicted
+                .iter()
+                .filter(move |(of, _)| of.0 as usize == slot)
+        };
         let tokens = |(slot, ..): &(usize, _, _)| of(*slot).map(|(_, token)| *token).collect();
         let tokens = after.iter().map(tokens).collect();
         self.logits.clear();

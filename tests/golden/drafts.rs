@@ -8,7 +8,7 @@ use crate::{
     bare::{Bare, argmax},
     families::{every_family, every_family_of_the_cpu},
     follow::STOP,
-    guesses::{accepted, acceptance, check_reading, check_writing},
+    guesses::{acceptance, accepted, check_reading, check_writing},
     load::{answers, bundled, settings},
     reference::{Tale, drafted, tales, tales_file, tales_twin, tiny_file},
 };
