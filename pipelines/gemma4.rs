@@ -42,16 +42,20 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
         .then(Attention::load(from, at, ATTENTION)?)
         .then(PostNorm::load(from, &format!("{at}.post_attention_norm"))?)
         .then(Add)
-        .then(Norm::load(from, &format!("{at}.ffn_norm"))?)
-        .then(FeedForward::load(from, at, Activation::GeGlu)?);
+        .block();
+    let dense = Layer::new(Norm::load(from, &format!("{at}.ffn_norm"))?).then(FeedForward::load(
+        from,
+        at,
+        Activation::GeGlu,
+    )?);
     let post = PostNorm::load(from, &format!("{at}.post_ffw_norm"))?;
     let scale = Scale::load(from, &format!("{at}.layer_output_scale"))?;
     if from.optional_count("expert_count")?.unwrap_or(0) == 0 {
-        return Ok(mixed.then(post).then(Add).then(scale).block());
+        return Ok(mixed.then(dense.then(post).then(Add).then(scale)));
     }
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
-    Ok(mixed
+    let experts = dense
         .then(PostNorm::load(from, &format!("{at}.post_ffw_norm_1"))?)
         .then(SetAside::new(from))
         .then(ScaledNorm::load(from, &format!("{at}.ffn_gate_inp"))?)
@@ -63,6 +67,6 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
         .then(AddAside)
         .then(post)
         .then(Add)
-        .then(scale)
-        .block())
+        .then(scale);
+    Ok(mixed.then(experts))
 }

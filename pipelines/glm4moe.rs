@@ -31,21 +31,18 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
     let norm = Rc::new(Norm::load(from, &format!("{at}.attn_norm"))?);
     let attention = Rc::new(Attention::load(from, at, attention)?);
     let remembers = Layer::new(norm.clone()).then(KeysAndValues(attention.clone()));
-    let mixed = Layer::new(norm)
-        .then(attention)
-        .then(Add)
-        .then(Norm::load(from, &format!("{at}.post_attention_norm"))?);
+    let mixed = Layer::new(norm).then(attention).then(Add).block();
+    let normed = Layer::new(Norm::load(from, &format!("{at}.post_attention_norm"))?);
     if from.leading_dense()? {
         let dense = FeedForward::load(from, at, Activation::SwiGlu)?;
-        return Ok(mixed.then(dense).then(Add).block());
+        return Ok(mixed.then(normed.then(dense).then(Add)));
     }
     let route = Route::load(from, at, Gating::Sigmoid, true)?;
     let chosen = route.shape();
-    Ok(mixed
+    let experts = normed
         .then(route)
         .then(Place(chosen))
         .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
-        .then(Add)
-        .block()
-        .remembering(remembers))
+        .then(Add);
+    Ok(mixed.then(experts).remembering(remembers))
 }

@@ -31,15 +31,17 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
     Ok(Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
         .then(Attention::load(from, at, ATTENTION)?)
         .then(Add)
-        .then(Norm::load(from, &format!("{at}.post_attention_norm"))?)
-        .then(route)
-        .then(Place(chosen))
-        .then(Experts::load(
-            from,
-            at,
-            chosen.experts,
-            Activation::ClampedSwiGlu,
-        )?)
-        .then(Add)
-        .block())
+        .block()
+        .then(
+            Layer::new(Norm::load(from, &format!("{at}.post_attention_norm"))?)
+                .then(route)
+                .then(Place(chosen))
+                .then(Experts::load(
+                    from,
+                    at,
+                    chosen.experts,
+                    Activation::ClampedSwiGlu,
+                )?)
+                .then(Add),
+        ))
 }

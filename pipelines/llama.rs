@@ -28,19 +28,19 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
     let mixed = Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
         .then(Attention::load(from, at, ATTENTION)?)
         .then(Add)
-        .then(Norm::load(from, &format!("{at}.ffn_norm"))?);
+        .block();
+    let normed = Layer::new(Norm::load(from, &format!("{at}.ffn_norm"))?);
     if from.optional_count("expert_count")?.unwrap_or(0) == 0 {
-        return Ok(mixed
-            .then(FeedForward::load(from, at, Activation::SwiGlu)?)
-            .then(Add)
-            .block());
+        let dense = FeedForward::load(from, at, Activation::SwiGlu)?;
+        return Ok(mixed.then(normed.then(dense).then(Add)));
     }
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
-    Ok(mixed
-        .then(route)
-        .then(Place(chosen))
-        .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
-        .then(Add)
-        .block())
+    Ok(mixed.then(
+        normed
+            .then(route)
+            .then(Place(chosen))
+            .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
+            .then(Add),
+    ))
 }

@@ -29,10 +29,12 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
     Ok(Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
         .then(Attention::load(from, at, ATTENTION)?)
         .then(Add)
-        .then(Norm::load(from, &format!("{at}.ffn_norm"))?)
-        .then(route)
-        .then(Place(chosen))
-        .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
-        .then(Add)
-        .block())
+        .block()
+        .then(
+            Layer::new(Norm::load(from, &format!("{at}.ffn_norm"))?)
+                .then(route)
+                .then(Place(chosen))
+                .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
+                .then(Add),
+        ))
 }

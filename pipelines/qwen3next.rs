@@ -43,29 +43,22 @@ pub(super) fn hybrid<B: Backend>(
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
     let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
+    let fed = Layer::new(post_norm)
+        .then(route)
+        .then(Place(chosen))
+        .then(experts)
+        .then(Add);
     Ok(if from.full_attention()? {
         let attention = Rc::new(Attention::load(from, at, ATTENTION)?);
         let remembers = Layer::new(norm.clone()).then(KeysAndValues(attention.clone()));
         Layer::new(norm)
             .then(attention)
             .then(Add)
-            .then(post_norm)
-            .then(route)
-            .then(Place(chosen))
-            .then(experts)
-            .then(Add)
             .block()
+            .then(fed)
             .remembering(remembers)
     } else {
         let delta_net = DeltaNet::load(from, at, head_map, OutGate::Silu)?;
-        Layer::new(norm)
-            .then(delta_net)
-            .then(Add)
-            .then(post_norm)
-            .then(route)
-            .then(Place(chosen))
-            .then(experts)
-            .then(Add)
-            .block()
+        Layer::new(norm).then(delta_net).then(Add).block().then(fed)
     })
 }

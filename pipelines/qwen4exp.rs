@@ -59,23 +59,20 @@ where
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
     let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
+    let fed = Layer::new(read_experts)
+        .then(route)
+        .then(Place(chosen))
+        .then(experts)
+        .then(AddToStreams);
     Ok(if full {
         read.then(Attention::load(from, at, ATTENTION)?)
             .then(AddToStreams)
-            .then(read_experts)
-            .then(route)
-            .then(Place(chosen))
-            .then(experts)
-            .then(AddToStreams)
             .block()
+            .then(fed)
     } else {
         read.then(DeltaNet::load(from, at, HeadMap::Tiled, OutGate::Sigmoid)?)
             .then(AddToStreams)
-            .then(read_experts)
-            .then(route)
-            .then(Place(chosen))
-            .then(experts)
-            .then(AddToStreams)
             .block()
+            .then(fed)
     })
 }

@@ -133,6 +133,22 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
+    /// The slice that a window is at: a layer, or a part of one.
+    fn slice(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
+        let layer = window.layer;
+        if !(B::PARTED && window.lane == Lane::Prompt) {
+            window.layer += 1;
+            return self.layer(backend, window, layer);
+        }
+        let (block, part) = (&self.trunk[layer], window.part);
+        (window.layer, window.part) = match part + 1 < block.parts() {
+            true => (layer, part + 1),
+            false => (layer + 1, 0),
+        };
+        let Hidden(()) = block.enqueue_part(part, &mut Pass { backend, window }, Hidden(()))?;
+        Ok(())
+    }
+
     /// Everything from the tokens to what becomes of them.
     fn enqueue(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
         self.embed(backend, window)?;
@@ -200,6 +216,7 @@ impl<B: Backend> Runner<B> {
             Ok(Some(Window {
                 lane,
                 layer: 0,
+                part: 0,
                 rows: Rows::default(),
                 residual: backend.residual(rows)?,
             }))
@@ -276,7 +293,7 @@ impl<B: Backend> Executor for Runner<B> {
         let mut window = self.free[lane as usize]
             .take()
             .expect("a lane holds one pass at most");
-        window.layer = 0;
+        (window.layer, window.part) = (0, 0);
         window.rows.fill(spans);
         if let Some(predictor) = &mut self.predictor {
             predictor.make_room(&mut self.backend, &self.model, &window.rows)?;
@@ -302,12 +319,11 @@ impl<B: Backend> Executor for Runner<B> {
             }
         }
         self.backend.enter(window)?;
-        if window.layer == 0 {
+        if (window.layer, window.part) == (0, 0) {
             self.model.embed(&mut self.backend, window)?;
         }
-        self.model.layer(&mut self.backend, window, window.layer)?;
+        self.model.slice(&mut self.backend, window)?;
         self.backend.leave(window)?;
-        window.layer += 1;
         Ok(if window.layer < layers {
             Progress::More
         } else {

@@ -66,9 +66,13 @@ impl<B: Backend, O: Op<B>> Op<B> for Rc<O> {
     }
 }
 
+/// A chain from residual to residual, its type erased.
+type Part<B> = Box<dyn Op<B, In = Hidden, Out = Hidden>>;
+
 /// A whole layer, its type erased: families differ inside, the trunk is a loop.
 pub struct Block<B: Backend> {
-    whole: Box<dyn Op<B, In = Hidden, Out = Hidden>>,
+    /// One after the other. Between two of them nothing but the residual is needed, so that a pass may be left there.
+    parts: Vec<Part<B>>,
     remembers: Option<Box<dyn Op<B, In = Hidden, Out = Remembered>>>,
 }
 
@@ -84,16 +88,41 @@ impl<B: Backend> Block<B> {
         }
     }
 
+    /// The same block, and behind it `next`.
+    pub fn then<O>(mut self, next: Layer<O>) -> Self
+    where
+        O: Op<B, In = Hidden, Out = Hidden> + 'static,
+    {
+        self.parts.push(Box::new(next.0));
+        self
+    }
+
+    /// Into how many parts a pass can be cut here.
+    pub fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Puts one part of the block on the backend.
+    pub fn enqueue_part(
+        &self,
+        part: usize,
+        pass: &mut Pass<'_, B>,
+        input: Hidden,
+    ) -> Result<Hidden, B::Error> {
+        self.parts[part].enqueue(pass, input)
+    }
+
     /// Puts the block on the backend.
     pub fn enqueue(&self, pass: &mut Pass<'_, B>, input: Hidden) -> Result<Hidden, B::Error> {
-        self.whole.enqueue(pass, input)
+        let mut parts = self.parts.iter();
+        parts.try_fold(input, |input, part| part.enqueue(pass, input))
     }
 
     /// Leaves behind what later rows need of these; all of the block where it knows no shorter way.
     pub fn remember(&self, pass: &mut Pass<'_, B>, input: Hidden) -> Result<(), B::Error> {
         match &self.remembers {
             Some(remembers) => remembers.enqueue(pass, input).map(|Remembered(())| ()),
-            None => self.whole.enqueue(pass, input).map(|Hidden(())| ()),
+            None => self.enqueue(pass, input).map(|Hidden(())| ()),
         }
     }
 }
@@ -112,13 +141,13 @@ impl<O> Layer<O> {
         Layer(Then(self.0, next))
     }
 
-    /// Closes the layer.
+    /// Closes the layer, or the first part of it.
     pub fn block<B: Backend>(self) -> Block<B>
     where
         O: Op<B, In = Hidden, Out = Hidden> + 'static,
     {
         Block {
-            whole: Box::new(self.0),
+            parts: vec![Box::new(self.0)],
             remembers: None,
         }
     }

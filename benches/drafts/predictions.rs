@@ -4,8 +4,12 @@ use std::{sync::Arc, time::Instant};
 
 use tidegate::{
     cpu::backend::{Cpu, CpuSettings},
-    engine::executor::{Ask, Executor, Guess, Slot},
+    engine::{
+        executor::{Executor, Guess, Slot},
+        request::Sampling,
+    },
     gguf::Gguf,
+    sampler::Sampler,
 };
 
 use crate::common::{
@@ -29,6 +33,11 @@ pub(crate) fn predictions(common: &Common, file: &Arc<Gguf>) -> Result<Vec<(usiz
     if capacity.frequent > 0 {
         kinds.push((capacity.frequent, Some(&[][..])));
     }
+    let greedy = Sampling {
+        temperature: 0.0,
+        ..Sampling::default()
+    };
+    let (sampler, mut predicted) = (Sampler::new(&greedy, &[]), Vec::new());
     let mut times = vec![Vec::new(); kinds.len()];
     for _ in 0..TIMES {
         for ((_, among), times) in kinds.iter().zip(&mut times) {
@@ -36,11 +45,15 @@ pub(crate) fn predictions(common: &Common, file: &Arc<Gguf>) -> Result<Vec<(usiz
                 slot: Slot(0),
                 token,
                 pages: &pages,
-                ask: Ask::Greedy,
+                position: prompt.len() + 1,
+                depth: 1,
+                sampler: &sampler,
+                stop_tokens: &[],
                 among: *among,
             };
             let begun = Instant::now();
-            rig.runner.predict(0, &[guess])?;
+            predicted.clear();
+            rig.runner.predict(&[guess], &mut predicted)?;
             times.push(begun.elapsed());
         }
     }

@@ -312,6 +312,7 @@ impl Backend for Cpu {
     const CHUNK_ROWS: usize = 128;
     /// A window costs the same in either lane, so a whole chunk may ride.
     const SPARE_ROWS: usize = usize::MAX;
+    const PARTED: bool = true;
     const SLICES_AHEAD: usize = 0;
     const LANES_ALIKE: bool = true;
     const SHORTLISTS: bool = true;

@@ -221,6 +221,8 @@ impl Backend for Cuda {
     const GAP_MAX: Duration = Duration::from_millis(30);
     const CHUNK_ROWS: usize = 4096;
     const SPARE_ROWS: usize = 8;
+    /// A layer is short beside the pauses that streams may have, and what ends one is fused with what begins the next.
+    const PARTED: bool = false;
     const SLICES_AHEAD: usize = 1;
     const LANES_ALIKE: bool = false;
     const CANDIDATES: usize = layout::CANDIDATES;

@@ -230,6 +230,7 @@ impl<B: Backend> Predictor<B> {
             Ok(Window {
                 lane: Lane::Decode,
                 layer: 0,
+                part: 0,
                 rows: Rows::default(),
                 residual: backend.residual(rows)?,
             })

@@ -128,10 +128,12 @@ impl Rows {
     }
 }
 
-/// Rows, the layer they have reached and their residual: the whole state of a pass between two layers.
+/// Rows, how far they have reached and their residual: the whole state of a pass between two slices.
 pub struct Window<B: Backend> {
     pub(crate) lane: Lane,
     pub(crate) layer: usize,
+    /// The part of it, where a pass may be left inside a layer.
+    pub(crate) part: usize,
     pub(crate) rows: Rows,
     pub(crate) residual: B::Residual,
 }
