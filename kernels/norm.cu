@@ -195,11 +195,12 @@ DEVICE void join(Joined& joined, From from, const Around& around) {
         apply(joined.share, around, joined.y);
         add_share(joined.y, joined.x);
     }
-    if (!SANDWICH) return;
+#if SANDWICH
 #pragma unroll
     for (u32 turn = 0; turn < TURNS; turn++)
 #pragma unroll
         for (u32 i = 0; i < 8; i++) joined.x[turn][i] *= around.factor;
+#endif
 }
 
 /// One of all rows takes in what joins it, if it is `live`; gives its number.
