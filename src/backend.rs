@@ -388,7 +388,7 @@ pub trait Backend: Sized + 'static {
     /// Prompt rows that a window of the decode lane has room for, beside a row for every slot.
     const SPARE_ROWS: usize;
 
-    /// Whether slices on the prompt lane are [parts](crate::op::Block::parts) of layers rather than whole ones.
+    /// Whether slices on the prompt lane are the [parts](crate::op::Block::parts) of layers rather than whole ones.
     const PARTED: bool;
 
     /// Slices that may still be computed when the next one is enqueued.

@@ -136,7 +136,7 @@ impl<B: Backend> Model<B> {
     /// The slice that a window is at: a layer, or a part of one.
     fn slice(&self, backend: &mut B, window: &mut Window<B>) -> Result<(), B::Error> {
         let layer = window.layer;
-        if !(B::PARTED && window.lane == Lane::Prompt) {
+        if !B::PARTED || window.lane == Lane::Decode {
             window.layer += 1;
             return self.layer(backend, window, layer);
         }

@@ -229,14 +229,7 @@ impl Common {
     /// Runs a bench on the backend that was asked for. Ends the process with 1 if a check inside failed.
     pub(crate) fn run(&self, measure: impl Measure) -> Result<(), Failure> {
         let right = match self.device()? {
-            Some(device) => {
-                let settings = CudaSettings {
-                    device: self.device,
-                    vram: self.vram.map(|size| size.as_u64()),
-                    kernel_cache: None,
-                };
-                measure.run(self, Cuda::new(device, settings))
-            }
+            Some(device) => measure.run(self, Cuda::new(device, self.cuda_settings())),
             None => {
                 let cpu = Cpu::new(CpuSettings {
                     threads: self.threads,
@@ -260,7 +253,16 @@ impl Common {
         Ok(())
     }
 
-    fn device(&self) -> Result<Option<Device>, Failure> {
+    pub(crate) fn cuda_settings(&self) -> CudaSettings {
+        CudaSettings {
+            device: self.device,
+            vram: self.vram.map(|size| size.as_u64()),
+            kernel_cache: None,
+        }
+    }
+
+    /// The device, where one is to be used.
+    pub(crate) fn device(&self) -> Result<Option<Device>, Failure> {
         match self.backend {
             BackendWritten::Cpu => Ok(None),
             BackendWritten::Cuda => Ok(Some(Device::open(self.device)?)),

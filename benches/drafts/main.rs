@@ -2,13 +2,13 @@
 //!
 //! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE] [--acceptance CHANCE]] [--threads N] [--streams 1,4] [--rounds N] [--tokens N] [--json]`
 //!
-//! Two engines on the CPU have the same file; one never guesses. A round asks both, one after the other, for the same answers, streams at a time; what counts is the time between
+//! Two engines have the same file; one never guesses. A round asks both, one after the other, for the same answers, streams at a time; what counts is the time between
 //! tokens, and of the rounds' ratios the median. Beside it stands the ratio of the processor time that answers took in all, which others on the machine hardly disturb (with `--threads 1`: waiting
 //! workers count as well). For a synthetic model prompts are made-up tokens. **Right** are of the guesses those that were, not counting guesses behind a wrong one; **ms** is what predicting one took.
 //! Checked inside: every answer has the same tokens from both.
 //!
 //! `--acceptance` makes a model whose guesses are right with this chance (`tidegate synth` writes such a file), so that what they are worth is seen for each chance by itself. Before all that stands
-//! what a prediction takes where it is compared with the whole vocabulary, and with a shortlist.
+//! what on the CPU a prediction takes where it is compared with the whole vocabulary, and with a shortlist.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -17,6 +17,7 @@ use futures::{StreamExt, future::try_join_all};
 use serde_json::{Value, json};
 use tidegate::{
     cpu::backend::{Cpu, CpuSettings},
+    cuda::Cuda,
     engine::{
         EngineSettings, Handle, Stopper,
         request::{Output, Request, Sampling, Timings, Token},
@@ -80,9 +81,19 @@ fn side(file: &Arc<Gguf>, args: &Args, drafts: bool) -> Result<Side, Failure> {
         },
         trace: None,
     };
-    let backend = move || Cpu::new(CpuSettings { threads });
-    let (handle, stopper) = start::start(file.clone(), backend, &settings)
-        .map_err(|error| Box::<dyn Error>::from(error.to_string()))?;
+    let file = file.clone();
+    let (handle, stopper) = match args.common.device()? {
+        Some(device) => {
+            let cuda = args.common.cuda_settings();
+            start::start(file, move || Cuda::new(device, cuda), &settings)
+                .map_err(|error| Box::<dyn Error>::from(error.to_string()))?
+        }
+        None => {
+            let cpu = move || Cpu::new(CpuSettings { threads });
+            start::start(file, cpu, &settings)
+                .map_err(|error| Box::<dyn Error>::from(error.to_string()))?
+        }
+    };
     Ok(Side {
         handle,
         stopper,
@@ -290,7 +301,10 @@ fn main() -> Result<(), Failure> {
     let (name, file) = args.common.open()?;
     let text = ModelText::read(&file)?;
     let talks = !(file.str("general.name")?).is_some_and(|name| name.starts_with("Synthetic "));
-    let predictions = predictions(&args.common, &file)?;
+    let predictions = match args.common.device()? {
+        Some(_) => Vec::new(),
+        None => predictions(&args.common, &file)?,
+    };
     let mut bench = Bench {
         text: talks.then(|| {
             let tokenize = Tokenize::new(text.tokenizer.clone(), text.template.clone());

@@ -130,6 +130,16 @@ impl Costs {
         self.windows.expect(load.rows).unwrap_or_default() + self.attention.takes(load)
     }
 
+    /// What a window will take as far as is known: what one of about so many rows took, or as windows of decode rows grow; where neither is known, the bound.
+    pub fn window_perhaps(&self, load: Load) -> Duration {
+        let measured = self.windows.took(load.rows);
+        let grown = || self.decode.expect(load.rows).map(Duration::from_secs_f64);
+        match measured.or_else(grown) {
+            Some(took) => took + self.attention.takes(load),
+            None => self.window(load),
+        }
+    }
+
     /// What a window typically takes: the median of the last of about so many rows, or of fewer; zero if none was measured.
     pub fn window_typical(&self, load: Load) -> Duration {
         self.windows.typical(load.rows) + self.attention.takes(load)

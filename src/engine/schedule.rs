@@ -153,9 +153,11 @@ impl Situation<'_> {
 /// Beside streams a chunk may be so many times smaller.
 const CHUNK_PARTS: usize = 8;
 
-/// Windows in which a prompt may be read to the end, rather than wait for its turn on the prompt lane, and windows with such prompts
+/// Windows in which a prompt may be read to the end, rather than on the prompt lane, and windows with such prompts
 /// that may follow each other without a slice between them.
 pub const RIDES_MAX: usize = 4;
+/// The same where it would have to wait for its turn on the prompt lane.
+const RIDES_RATHER: usize = 12;
 
 /// The window of the decode lane that could be begun.
 struct Window<'a> {
@@ -238,8 +240,12 @@ impl<'a> Window<'a> {
                 .for_each(|demand| demand.want = Want::Nothing);
             return;
         }
-        let mut spare = self.spare(usable(self.calm).saturating_sub(self.waited), reach);
-        let most = RIDES_MAX.saturating_mul(spare);
+        let mut spare = self.rides(usable(self.calm).saturating_sub(self.waited), reach);
+        let rides = match self.now.pass_rows {
+            Some(_) => RIDES_RATHER,
+            None => RIDES_MAX,
+        };
+        let most = rides.saturating_mul(spare);
         for demand in demands {
             let left = left(demand);
             let mut rows = left.min(spare);
@@ -264,9 +270,18 @@ impl<'a> Window<'a> {
         });
     }
 
-    /// Prompt rows, from position `reach` on, with which the window takes no longer than `most`.
+    /// Prompt rows, from position `reach` on, with which the window takes surely no longer than `most`.
     fn spare(&self, most: Duration, reach: usize) -> usize {
-        let takes = |rows| self.now.costs.window(self.load.with(Load::of(rows, reach)));
+        self.room_for(most, reach, |load| self.now.costs.window(load))
+    }
+
+    /// The same, as far as is known: once they were too many, it will be known.
+    fn rides(&self, most: Duration, reach: usize) -> usize {
+        self.room_for(most, reach, |load| self.now.costs.window_perhaps(load))
+    }
+
+    fn room_for(&self, most: Duration, reach: usize, takes: impl Fn(Load) -> Duration) -> usize {
+        let takes = |rows| takes(self.load.with(Load::of(rows, reach)));
         let mut rows = self.now.room.decode_rows.saturating_sub(self.load.rows);
         while rows > 0 && takes(rows) > most {
             rows -= rows.div_ceil(8);
@@ -282,10 +297,11 @@ impl<'a> Window<'a> {
     }
 
     /// What a slice may take, so that one and a window fit into the longest pause: smaller chunks cost a prompt more than windows between
-    /// its slices. Guesses get what it leaves of the pause.
+    /// its slices. Where windows are unsteady, slices are too. Guesses get what it leaves of the pause.
     fn slice_max(&self) -> Duration {
-        let window = self.now.costs.window(self.plain);
-        usable_with_slices(self.limit).saturating_sub(window) / self.slices()
+        let pause = usable_with_slices(self.limit).div_f64(unsteady(self.now.costs, self.plain));
+        let own = self.now.costs.window_typical(self.plain);
+        pause.saturating_sub(own) / self.slices()
     }
 
     /// How many slices it waits for if one more is begun.
@@ -315,11 +331,17 @@ pub(super) fn window_max(
         Some(slice) => {
             let pause = usable_with_slices(pause_max(gap_max, own));
             // who guesses counts on windows that are not interrupted
-            let unsteady = costs.window(plain).as_secs_f64() / own.as_secs_f64();
-            let room = pause.saturating_sub(slice).as_secs_f64() / unsteady.max(1.0);
-            most.min(Duration::from_secs_f64(room))
+            let room = pause.saturating_sub(slice);
+            most.min(room.div_f64(unsteady(costs, plain)))
         }
     }
+}
+
+/// How many times longer than typical ones windows of such a load take when they take long; at least 1.
+fn unsteady(costs: &Costs, load: Load) -> f64 {
+    let typical = costs.window_typical(load).as_secs_f64();
+    let ratio = costs.window(load).as_secs_f64() / typical;
+    if typical > 0.0 { ratio.max(1.0) } else { 1.0 }
 }
 
 /// A pause, less a part of it for what comes between and for what takes longer than expected.

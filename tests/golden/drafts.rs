@@ -141,7 +141,7 @@ fn a_shortlist_costs_few_guesses() {
     for expected in &drafted() {
         let tokens = &expected.tokens;
         model.rows(0, 0, &tokens[..expected.first]);
-        let mut drafts = [Vec::new(), Vec::new()];
+        let mut drafts: [Vec<[u32; 3]>; 2] = Default::default();
         for at in expected.first..tokens.len() - 1 {
             model.rows(0, at, &tokens[at..=at]);
             let own = own(&tokens[..=at + 1], frequent);

@@ -165,6 +165,7 @@ pub(crate) fn write<B: Backend>(
                 pages,
                 sampler: &of.sampler,
                 stop_tokens: &[],
+                among: None,
             })
             .filter(|guess| guess.depth > 0)
             .collect();

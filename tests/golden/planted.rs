@@ -62,12 +62,10 @@ fn shares(path: &Path) -> [f32; DEPTH] {
         let token = at as u32 + 300;
         let said = argmax(model.rows(0, at, &[token]));
         assert_eq!(said, token + 1, "what follows {token}");
-        let mut last = said;
-        for (step, [right, all]) in counts.iter_mut().enumerate() {
-            let guess = argmax(model.predict(0, step, last));
-            last += 1;
+        let (guesses, _) = model.predict(0, (at + 1, said), DEPTH);
+        for ((guess, truth), [right, all]) in guesses.iter().zip(said + 1..).zip(&mut counts) {
             *all += 1;
-            if guess != last {
+            if *guess != truth {
                 break;
             }
             *right += 1;

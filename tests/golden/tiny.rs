@@ -3,12 +3,36 @@
 //! The goldens are float32 and come from `scripts/tiny-models.py`; see `fixtures/tiny/README.md`.
 
 use crate::{
-    bare::{Bare, argmax},
+    bare::{Bare, Part, argmax},
     families::{every_family, every_family_of_the_cpu},
     reference::{TOLERANCE, assert_close, assert_same, tiny, tiny_file, tiny_predictions},
     turns::{SLOTS, check_turns},
 };
-use tidegate::backend::shape::KvType;
+use tidegate::{
+    backend::shape::KvType,
+    engine::executor::{Ask, Executor, Lane, Progress},
+};
+
+/// Between a layer's mixer and its experts as well: what streams wait for is half as long.
+#[test]
+fn a_prompts_pass_can_be_left_inside_every_layer() {
+    let mut model = Bare::open(&tiny_file("qwen35moe"), 1, 9, 1, KvType::F32);
+    let layers = model.runner.capacity().layers;
+    for (lane, slices) in [(Lane::Prompt, 2 * layers), (Lane::Decode, layers)] {
+        let part = Part {
+            slot: 0,
+            first: 0,
+            tokens: &[5; 9],
+        };
+        let mut pass = model.begin(lane, &[part], Ask::Greedy, 0);
+        let mut count = 1;
+        while matches!(model.runner.advance(&mut pass).unwrap(), Progress::More) {
+            count += 1;
+        }
+        model.finish(pass);
+        assert_eq!(count, slices, "{lane:?}");
+    }
+}
 
 fn check(file: &str, golden_name: &str) {
     let golden = tiny(golden_name);

@@ -187,7 +187,8 @@ fn trap_20_predictions_read_what_the_head_reads() {
     let predicted = |file: &Remade| {
         let mut model = open(&file.file());
         model.rows(0, 0, &case.ids[..POSITIONS - 1]);
-        model.predict(0, 0, case.ids[POSITIONS - 1]).to_vec()
+        let last = (POSITIONS - 1, case.ids[POSITIONS - 1]);
+        model.predict(0, last, 1).1.to_vec()
     };
     // the head is shared, so that what the block says of the same hidden state is the same
     let scaled = scaled.change("nextn.shared_head_norm.weight", |norm| {

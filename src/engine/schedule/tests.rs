@@ -286,7 +286,7 @@ fn short_prompts_do_not_wait_for_the_end_of_a_pass() {
     check_in(&busy, &[(p(16), 0)], Beside, &[(0, 16)]);
     check_in(&busy, &[(p(7), 0), (p(5), 0)], Beside, &[(1, 5), (0, 7)]);
     // In a few windows, if one is not enough.
-    check_in(&busy, &[(p(64), 0)], Beside, &[(0, 16)]);
+    check_in(&busy, &[(p(192), 0)], Beside, &[(0, 16)]);
     check_in(&busy, &[(p(64), 0), (p(9), 0)], Beside, &[(1, 9), (0, 7)]);
     // The streams beside it bear it as long as they need not wait too long: 85 % of two and a half windows.
     check_in(&busy, &[(D, 1), (p(9), 0)], Beside, &[(0, 1), (1, 9)]);
@@ -307,8 +307,8 @@ fn short_prompts_do_not_wait_for_the_end_of_a_pass() {
     check_in(&owed(0), &[(D, 1), (p(9), 0)], Slice, &[]);
     check_in(&owed(1), &[(D, 99)], Slice, &[]);
     // Others wait for their turn on the lane.
-    check_in(&busy, &[(p(65), 999)], Slice, &[]);
-    check_in(&busy, &[(p(65), 0), (D, 99)], Beside, &[(1, 1)]);
+    check_in(&busy, &[(p(193), 999)], Slice, &[]);
+    check_in(&busy, &[(p(193), 0), (D, 99)], Beside, &[(1, 1)]);
     // Without logits to spare, a row is kept back.
     let costly = Situation {
         room: Room {
