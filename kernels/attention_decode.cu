@@ -3,7 +3,7 @@
 // Formula and arithmetic: attention.cuh. The keys and values of all rows of the window are in the cache already.
 // A block takes one split of one row for one KV head, with all the query heads that share it: its warps share out the positions for the scores and the channels for
 // the sums, so that the keys and values of a split go straight from memory to registers, all at once, and every number is one warp's. With HEAD_DIM above 256 registers
-// do not hold both: values are asked for when the keys have been used.
+// do not hold everything: keys are asked for when the queries are where they belong, values when the keys have been used.
 //
 // attention_decode   grid (any number of blocks that share a row's splits, KV_HEADS, rows), block DECODE_THREADS = HEAD_DIM > 128 ? 512 : 256 (f32: HEAD_DIM > 256 ? 512 : 256)
 //     rows, row0     blockIdx.z is row `row0 + z` of the window; rows beyond counts[0] leave at once
@@ -56,8 +56,9 @@ struct Loads {
 // a warp's eights of channels share blocks as VALUE_SCALE says
 static_assert(VALUES_PER_WARP == 1 || VALUES_PER_WARP == 2 || VALUES_PER_WARP % 4 == 0, "blocks of a warp");
 
-/// Whether a warp's registers hold its keys and values at once.
+/// Whether a warp's registers hold its queries, keys and values at once, and of how many pages they hold the values.
 #define AT_ONCE (HEAD_DIM <= 256)
+#define PAGES_HELD (AT_ONCE || KV_TYPE != KV_F16 ? SPLIT_PAGES : 1)
 
 /// Asks for the keys that this warp needs of the pages that are there.
 DEVICE void load_keys(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there) {
@@ -84,29 +85,26 @@ DEVICE void load_keys(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 page
     }
 }
 
-/// And for the values.
-DEVICE void load_values(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there) {
+/// And for the values of one of them.
+DEVICE void load_values(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there, u32 page) {
     u32 lane = lane_of(), g = lane / 4, t = lane % 4;
+    const u8* values = pages[page] + KV_PART_BYTES;
 #pragma unroll
-    for (u32 page = 0; page < SPLIT_PAGES; page++) {
-        const u8* values = pages[page] + KV_PART_BYTES;
+    for (u32 half = 0; half < 2; half++) {
+        u32 unit = 4 * half + t;
 #pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            u32 unit = 4 * half + t;
-#pragma unroll
-            for (u32 i = 0; i < VALUES_PER_WARP; i++) {
-                u32 eight = VALUES_PER_WARP * warp_of() + i;
-                bool there = page < pages_there && (EIGHTS % WARPS == 0 || eight < EIGHTS);
-                u32 at = unit * HEAD_DIM + 8 * eight + g;
+        for (u32 i = 0; i < VALUES_PER_WARP; i++) {
+            u32 eight = VALUES_PER_WARP * warp_of() + i;
+            bool there = page < pages_there && (EIGHTS % WARPS == 0 || eight < EIGHTS);
+            u32 at = unit * HEAD_DIM + 8 * eight + g;
 #if KV_TYPE == KV_F16
-                loads.values[page][half][i] = there ? stream16(values + 16 * at) : make_uint4(0, 0, 0, 0);
+            loads.values[page][half][i] = there ? stream16(values + 16 * at) : make_uint4(0, 0, 0, 0);
 #else
-                loads.values[page][half][i] = there ? stream8(values + 8 * at) : make_uint2(0, 0);
-                if (VALUES_PER_WARP == 1 || i % 4 == 0)
-                    loads.value_scales[page][half][VALUE_SCALE(i)] =
-                        there ? load16(values + KV_CODE_BYTES + (eight / 4 * PAGE + unit * 8) * 2) : make_uint4(0, 0, 0, 0);
+            loads.values[page][half][i] = there ? stream8(values + 8 * at) : make_uint2(0, 0);
+            if (VALUES_PER_WARP == 1 || i % 4 == 0)
+                loads.value_scales[page][half][VALUE_SCALE(i)] =
+                    there ? load16(values + KV_CODE_BYTES + (eight / 4 * PAGE + unit * 8) * 2) : make_uint4(0, 0, 0, 0);
 #endif
-            }
         }
     }
 }
@@ -146,8 +144,9 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
             }
         }
         Loads loads;
-        load_keys(loads, pages, pages_there);
-        if (AT_ONCE) load_values(loads, pages, pages_there);
+        if (AT_ONCE) load_keys(loads, pages, pages_there);
+#pragma unroll
+        for (u32 page = 0; AT_ONCE && page < PAGES_HELD; page++) load_values(loads, pages, pages_there, page);
         if (first) {
 #pragma unroll
             for (u32 i = 0; i < per_thread; i++) {
@@ -156,6 +155,7 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
             }
         }
         sync_block();
+        if (!AT_ONCE) load_keys(loads, pages, pages_there);
 
         float scores[SCORES_PER_WARP][4];
 #pragma unroll
@@ -174,7 +174,8 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
 #endif
             }
         }
-        if (!AT_ONCE) load_values(loads, pages, pages_there);
+#pragma unroll
+        for (u32 page = 0; !AT_ONCE && page < PAGES_HELD; page++) load_values(loads, pages, pages_there, page);
 #pragma unroll
         for (u32 i = 0; i < SCORES_PER_WARP; i++) {
             u32 tile = warp % 8, page = SCORE_PAGE(i), last = position - (split * SPLIT_PAGES + page) * PAGE;
@@ -226,6 +227,7 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
 #pragma unroll
         for (u32 page = 0; page < SPLIT_PAGES; page++) {
             if (page >= pages_there) break;
+            if (page + PAGES_HELD < SPLIT_PAGES) load_values(loads, pages, pages_there, page + PAGES_HELD);
 #pragma unroll
             for (u32 i = 0; i <= VALUES_PER_WARP; i++) {
                 if (page == 0) {

@@ -20,7 +20,7 @@
 //     sinks    [HEADS] f32, read with SINKS
 //     mixed    [rows, HEADS * HEAD_DIM] f32; with GATED times sigmoid(gate)
 // Macros:  those of attention.cuh; LINE_WARPS (4, with head_dim above 256 2, or what of 2 and 1 fits the card's shared memory; the results do not depend on it).
-// Architectures tried: sm_75, 80, 86, 89, 90, 100, 120; 246 registers with head_dim 128, no spills but up to 12 bytes with head_dim 64 and 80 on sm_90
+// Architectures tried: sm_75, 80, 86, 89, 90, 100, 120; 246 registers with head_dim 128, 230 with 512, no spills but up to 12 bytes with head_dim 64 and 80 on sm_90
 //          (where that makes room for a third block).
 #include "attention.cuh"
 
