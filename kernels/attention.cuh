@@ -50,7 +50,8 @@
 #define QUERY_WIDTH (HEADS * QUERY_STRIDE)
 #define WIDTH (HEADS * HEAD_DIM)
 
-static_assert(HEADS % KV_HEADS == 0 && GROUP <= LINES && HEAD_DIM % 8 == 0 && HEAD_DIM <= 256 && SPLIT % PAGE == 0, "shape");
+static_assert(HEADS % KV_HEADS == 0 && GROUP <= LINES && SPLIT % PAGE == 0, "shape");
+static_assert(HEAD_DIM % 8 == 0 && (HEAD_DIM <= 256 || HEAD_DIM % 64 == 0) && HEAD_DIM <= 512, "a head");
 
 #define MINUS_INFINITY float_of(0xff800000u)
 #define LOG2_E 1.44269504f
@@ -167,9 +168,9 @@ DEVICE u32 hidden_of(u32 from, u32 start) { return from > start ? from - start :
 
 #else
 
-#define FLOAT_THREADS 256
+#define FLOAT_THREADS (HEAD_DIM > 256 ? 512 : 256)
 /// Threads a line: a thread has one channel of FLOAT_LINES lines.
-#define FLOAT_CHANNELS (HEAD_DIM <= 16 ? 16 : HEAD_DIM <= 32 ? 32 : HEAD_DIM <= 64 ? 64 : HEAD_DIM <= 128 ? 128 : 256)
+#define FLOAT_CHANNELS (HEAD_DIM <= 16 ? 16 : HEAD_DIM <= 32 ? 32 : HEAD_DIM <= 64 ? 64 : HEAD_DIM <= 128 ? 128 : HEAD_DIM <= 256 ? 256 : 512)
 #define FLOAT_LINES (LINES * FLOAT_CHANNELS / FLOAT_THREADS)
 #define FLOAT_CHANNEL (threadIdx.x % FLOAT_CHANNELS)
 #define FLOAT_LINE(i) (threadIdx.x / FLOAT_CHANNELS * FLOAT_LINES + (i))
@@ -216,6 +217,7 @@ DEVICE void sweep_split(const FloatLines& lines, u32 split, float sums[FLOAT_LIN
         }
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
+            if (first >= LINES) break;
             u32 own = lines.position + (first + i) / GROUP;
             bool visible = page * PAGE + place <= own && page * PAGE + place >= visible_from(own);
             lines.scores[(first + i) * PAGE + place] = visible ? score[i] : MINUS_INFINITY;

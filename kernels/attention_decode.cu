@@ -2,9 +2,10 @@
 //
 // Formula and arithmetic: attention.cuh. The keys and values of all rows of the window are in the cache already.
 // A block takes one split of one row for one KV head, with all the query heads that share it: its warps share out the positions for the scores and the channels for
-// the sums, so that the keys and values of a split go straight from memory to registers, all at once, and every number is one warp's.
+// the sums, so that the keys and values of a split go straight from memory to registers, all at once, and every number is one warp's. With HEAD_DIM above 256 registers
+// do not hold everything: keys are asked for when the queries are where they belong, values when the keys have been used.
 //
-// attention_decode   grid (any number of blocks that share a row's splits, KV_HEADS, rows), block DECODE_THREADS = HEAD_DIM > 128 ? 512 : 256 (f32: 256)
+// attention_decode   grid (any number of blocks that share a row's splits, KV_HEADS, rows), block DECODE_THREADS = HEAD_DIM > 128 ? 512 : 256 (f32: HEAD_DIM > 256 ? 512 : 256)
 //     rows, row0     blockIdx.z is row `row0 + z` of the window; rows beyond counts[0] leave at once
 //     query          [rows, HEADS * QUERY_STRIDE] f32, prepared; with GATED per head [query | gate]
 //     cache          kv.cuh; page p of this layer at `cache + p * page_stride`
@@ -16,7 +17,7 @@
 // attention_combine  grid (ceil(HEADS * HEAD_DIM / 256), rows), block 256: a thread takes a channel
 //     sinks          [HEADS] f32, read with SINKS
 //     forms          what is written: FORM_FLOAT `mixed [rows, HEADS * HEAD_DIM] f32`, FORM_256, FORM_32 (quantise.cuh); with GATED times sigmoid(gate)
-// Shared:  static, 9 KiB with head_dim 128 and one query part, 13 KiB with 256; attention_combine 5 KiB.
+// Shared:  static, 9 KiB with head_dim 128 and one query part, 13 KiB with 256, 21 KiB with 512; attention_combine 5 KiB.
 // Errors:  attention.cuh. A row alone, among others and in a prompt tile (attention_prompt.cu): the same bits.
 // Tables:  rows of the grid beyond counts[0] must lie in the tables (their contents do not matter).
 // Architectures tried: sm_75, 80, 86, 89, 90, 100, 120 compile without spills (f16 with head_dim 128 on sm_90: 128 registers; all loads of a split precede the
@@ -55,8 +56,12 @@ struct Loads {
 // a warp's eights of channels share blocks as VALUE_SCALE says
 static_assert(VALUES_PER_WARP == 1 || VALUES_PER_WARP == 2 || VALUES_PER_WARP % 4 == 0, "blocks of a warp");
 
-/// Asks for what this warp needs of the pages that are there.
-DEVICE void load(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there) {
+/// Whether a warp's registers hold its queries, keys and values at once, and of how many pages they hold the values.
+#define AT_ONCE (HEAD_DIM <= 256)
+#define PAGES_HELD (AT_ONCE || KV_TYPE != KV_F16 ? SPLIT_PAGES : 1)
+
+/// Asks for the keys that this warp needs of the pages that are there.
+DEVICE void load_keys(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there) {
     u32 lane = lane_of(), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (u32 i = 0; i < SCORES_PER_WARP; i++) {
@@ -78,26 +83,28 @@ DEVICE void load(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_the
 #endif
         }
     }
+}
+
+/// And for the values of one of them.
+DEVICE void load_values(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pages_there, u32 page) {
+    u32 lane = lane_of(), g = lane / 4, t = lane % 4;
+    const u8* values = pages[page] + KV_PART_BYTES;
 #pragma unroll
-    for (u32 page = 0; page < SPLIT_PAGES; page++) {
-        const u8* values = pages[page] + KV_PART_BYTES;
+    for (u32 half = 0; half < 2; half++) {
+        u32 unit = 4 * half + t;
 #pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            u32 unit = 4 * half + t;
-#pragma unroll
-            for (u32 i = 0; i < VALUES_PER_WARP; i++) {
-                u32 eight = VALUES_PER_WARP * warp_of() + i;
-                bool there = page < pages_there && (EIGHTS % WARPS == 0 || eight < EIGHTS);
-                u32 at = unit * HEAD_DIM + 8 * eight + g;
+        for (u32 i = 0; i < VALUES_PER_WARP; i++) {
+            u32 eight = VALUES_PER_WARP * warp_of() + i;
+            bool there = page < pages_there && (EIGHTS % WARPS == 0 || eight < EIGHTS);
+            u32 at = unit * HEAD_DIM + 8 * eight + g;
 #if KV_TYPE == KV_F16
-                loads.values[page][half][i] = there ? stream16(values + 16 * at) : make_uint4(0, 0, 0, 0);
+            loads.values[page][half][i] = there ? stream16(values + 16 * at) : make_uint4(0, 0, 0, 0);
 #else
-                loads.values[page][half][i] = there ? stream8(values + 8 * at) : make_uint2(0, 0);
-                if (VALUES_PER_WARP == 1 || i % 4 == 0)
-                    loads.value_scales[page][half][VALUE_SCALE(i)] =
-                        there ? load16(values + KV_CODE_BYTES + (eight / 4 * PAGE + unit * 8) * 2) : make_uint4(0, 0, 0, 0);
+            loads.values[page][half][i] = there ? stream8(values + 8 * at) : make_uint2(0, 0);
+            if (VALUES_PER_WARP == 1 || i % 4 == 0)
+                loads.value_scales[page][half][VALUE_SCALE(i)] =
+                    there ? load16(values + KV_CODE_BYTES + (eight / 4 * PAGE + unit * 8) * 2) : make_uint4(0, 0, 0, 0);
 #endif
-            }
         }
     }
 }
@@ -137,7 +144,9 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
             }
         }
         Loads loads;
-        load(loads, pages, pages_there);
+        if (AT_ONCE) load_keys(loads, pages, pages_there);
+#pragma unroll
+        for (u32 page = 0; AT_ONCE && page < PAGES_HELD; page++) load_values(loads, pages, pages_there, page);
         if (first) {
 #pragma unroll
             for (u32 i = 0; i < per_thread; i++) {
@@ -146,6 +155,7 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
             }
         }
         sync_block();
+        if (!AT_ONCE) load_keys(loads, pages, pages_there);
 
         float scores[SCORES_PER_WARP][4];
 #pragma unroll
@@ -164,6 +174,8 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
 #endif
             }
         }
+#pragma unroll
+        for (u32 page = 0; !AT_ONCE && page < PAGES_HELD; page++) load_values(loads, pages, pages_there, page);
 #pragma unroll
         for (u32 i = 0; i < SCORES_PER_WARP; i++) {
             u32 tile = warp % 8, page = SCORE_PAGE(i), last = position - (split * SPLIT_PAGES + page) * PAGE;
@@ -215,6 +227,7 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
 #pragma unroll
         for (u32 page = 0; page < SPLIT_PAGES; page++) {
             if (page >= pages_there) break;
+            if (page + PAGES_HELD < SPLIT_PAGES) load_values(loads, pages, pages_there, page + PAGES_HELD);
 #pragma unroll
             for (u32 i = 0; i <= VALUES_PER_WARP; i++) {
                 if (page == 0) {

@@ -1,6 +1,6 @@
 // From the projections of a window's rows to queries and to what the cache holds.
 //
-//     query, key: + bias, norm over the whole projection or none, clamp, norm a head or none, rotation; value: + bias, clamp
+//     query, key: + bias, norm over the whole projection or none, clamp, norm a head or none, rotation; value: + bias, clamp, norm a head without a weight or none
 //     norm:       x / sqrt(mean(x^2) + eps) * weight
 //     rotation:   (a, b) -> (a cos - b sin, a sin + b cos) for the pairs among the first ROPE_CHANNELS channels of a head
 //
@@ -9,7 +9,7 @@
 //
 // Shapes:  query [rows, HEADS * (HEAD_DIM, or 2 HEAD_DIM if GATED)], key, value [rows, KV_HEADS * HEAD_DIM] f32; biases [HEADS | KV_HEADS * HEAD_DIM] f32 or null;
 //          norm weights [HEAD_DIM] or as wide as the projection; turns [positions, 2, ROPE_CHANNELS / 2] f32: cosines, then sines.
-// Macros:  those of kv.cuh; HEADS, GATED; QK_NORM (0 none, 1 a head, 2 full width), ROPE_CHANNELS (0: no rotation), ROPE_HALVES (1: pairs i and
+// Macros:  those of kv.cuh; HEADS, GATED; QK_NORM (0 none, 1 a head, 2 full width), V_NORM, ROPE_CHANNELS (0: no rotation), ROPE_HALVES (1: pairs i and
 //          i + ROPE_CHANNELS / 2; 0: pairs 2i and 2i + 1), CLAMP (1: to +-clamp). GATED goes with neither CLAMP nor QK_NORM 2.
 // Grid:    (rows, QK_NORM == 2 ? 3 : ceil((HEADS + 2 KV_HEADS) / 4)), block 128: a warp takes a head. Rows beyond counts[0] leave at once.
 // Shared:  4 * HEAD_DIM f32, static.
@@ -25,6 +25,9 @@
 #endif
 #ifndef QK_NORM
 #define QK_NORM 1
+#endif
+#ifndef V_NORM
+#define V_NORM 0
 #endif
 #ifndef ROPE_CHANNELS
 #define ROPE_CHANNELS HEAD_DIM
@@ -44,7 +47,7 @@
 #define PAIRS_PER_LANE ((ROPE_CHANNELS / 2 + 31) / 32 + (ROPE_CHANNELS == 0))
 #define PREPARE_WARPS 4
 
-static_assert(HEAD_DIM % 8 == 0 && HEAD_DIM <= 256 && ROPE_CHANNELS <= HEAD_DIM && ROPE_CHANNELS % 2 == 0, "shape");
+static_assert(HEAD_DIM % 8 == 0 && HEAD_DIM <= 512 && ROPE_CHANNELS <= HEAD_DIM && ROPE_CHANNELS % 2 == 0, "shape");
 static_assert(!(GATED && (CLAMP || FULL_WIDTH)), "gates are not clamped or normed");
 
 enum Part { QUERY, KEY, VALUE };
@@ -73,14 +76,14 @@ DEVICE void store_key(u8* part, u32 place, const float* head) {
     float4* to = (float4*)part + place;
     for (u32 four = lane; four < HEAD_DIM / 4; four += 32) to[four * PAGE] = ((const float4*)head)[four];
 #else
-    if (lane < EIGHTS) {
+    for (u32 eight = lane; eight < EIGHTS; eight += 32) {
         float y[8];
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
-            float z = head[8 * lane + i];
+            float z = head[8 * eight + i];
             y[i] = z != z ? 0.0f : fminf(fmaxf(z, -65504.0f), 65504.0f);
         }
-        ((uint4*)part)[lane * PAGE + place] = make_uint4(pack_halves(y[0], y[1]), pack_halves(y[2], y[3]), pack_halves(y[4], y[5]), pack_halves(y[6], y[7]));
+        ((uint4*)part)[eight * PAGE + place] = make_uint4(pack_halves(y[0], y[1]), pack_halves(y[2], y[3]), pack_halves(y[4], y[5]), pack_halves(y[6], y[7]));
     }
 #endif
 }
@@ -193,8 +196,8 @@ KERNEL(32 * PREPARE_WARPS) attention_prepare(Rows rows, float* query, const floa
 #pragma unroll
         for (u32 i = 0; i < PER_LANE; i++) x[i] = x[i] < -clamp ? -clamp : x[i] > clamp ? clamp : x[i];
 #endif
-#if QK_NORM == 1
-        if (normed) {
+#if QK_NORM == 1 || V_NORM
+        if (part == VALUE ? V_NORM : QK_NORM == 1) {
             float low = 0.0f, high = 0.0f;
 #pragma unroll
             for (u32 i = 0; i < PER_LANE; i++) {
@@ -203,7 +206,12 @@ KERNEL(32 * PREPARE_WARPS) attention_prepare(Rows rows, float* query, const floa
             }
             float scale = 1.0f / sqrtf(warp_sum_f32(low + high) / (float)HEAD_DIM + eps);
 #pragma unroll
-            for (u32 i = 0; i < PER_LANE; i++) x[i] = x[i] * scale * weight[i];
+            for (u32 i = 0; i < PER_LANE; i++) x[i] = x[i] * scale;
+#if QK_NORM == 1
+#pragma unroll
+            for (u32 i = 0; i < PER_LANE; i++)
+                if (normed) x[i] = x[i] * weight[i];
+#endif
         }
 #endif
         if (part != VALUE) {

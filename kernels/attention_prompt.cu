@@ -3,24 +3,24 @@
 // Formula and arithmetic: attention.cuh; every row has the bits that attention_decode.cu gives it. The window's keys and values are in the cache already.
 // A block takes a tile, up to TILE_ROWS rows of one span within a page of positions, with the GROUP query heads of one KV head, and walks the pages up to its own.
 // Pages come through shared memory in units of at most 16 KiB, one under way while one is used. A warp has 16 lines and, with COLUMN_WARPS 2 (head_dim above
-// 128), half of a page's positions for the scores and half of the channels for the sums; weights then go through shared memory.
+// 128) or 4 (above 256), a half or a quarter of a page's positions for the scores and of the channels for the sums; weights then go through shared memory.
 //
 // Grid:    (KV_HEADS, at least the sum over the spans from `span0` of tiles(span)), block THREADS; tiles(span) = (first position + rows - 1) / TILE_ROWS -
 //          first position / TILE_ROWS + 1; blocks beyond leave at once. TILE_ROWS is the greatest power of two with TILE_ROWS * GROUP <= 16 LINE_WARPS, at most 64.
 //          Long spans should come first in the window.
-// Block:   THREADS = 32 LINE_WARPS COLUMN_WARPS (f32: 256, TILE_ROWS by 16 lines).
+// Block:   THREADS = 32 LINE_WARPS COLUMN_WARPS (f32: 256, or 512 with head_dim above 256; TILE_ROWS by 16 lines).
 // Shared:  dynamic, PROMPT_BYTES (f32: static only):
 //              1024 QUERY_PARTS ceil(head_dim / 32) LINE_WARPS                        queries
-//            + COLUMN_WARPS > 1 ? 2176 LINE_WARPS : 0                                 weights, maxima
+//            + COLUMN_WARPS > 1 ? (2048 + 64 COLUMN_WARPS) LINE_WARPS : 0             weights, maxima
 //            + f16: 2 UNIT_BYTES; q8_0: UNIT_BYTES + 2 RAW_BYTES                      pages
-//          UNIT_BYTES = max(min(head_dim / 8, 16) * 1056, (head_dim > 128 ? 4 : 8) * (16 head_dim + 32)); RAW_BYTES = 8704.
+//          UNIT_BYTES = max(min(head_dim / 8, 16) * 1056, (head_dim > 128 ? 4 : 8) * (16 PART_CHANNELS + 32)); RAW_BYTES = 8704.
 //          With two query parts and LINE_WARPS 4: head_dim 128 65 KiB, 256 105 KiB (LINE_WARPS 2: 49 and 69 KiB).
 //     span0    spans before it are left to others
 //     query, cache, page_stride, scale   as in attention_decode.cu
 //     sinks    [HEADS] f32, read with SINKS
 //     mixed    [rows, HEADS * HEAD_DIM] f32; with GATED times sigmoid(gate)
-// Macros:  those of attention.cuh; LINE_WARPS (4, or the greatest of 2 and 1 that fits the card's shared memory; the results do not depend on it).
-// Architectures tried: sm_75, 80, 86, 89, 90, 100, 120; 246 registers with head_dim 128, no spills but up to 12 bytes with head_dim 64 and 80 on sm_90
+// Macros:  those of attention.cuh; LINE_WARPS (4, with head_dim above 256 2, or what of 2 and 1 fits the card's shared memory; the results do not depend on it).
+// Architectures tried: sm_75, 80, 86, 89, 90, 100, 120; 246 registers with head_dim 128, 230 with 512, no spills but up to 12 bytes with head_dim 64 and 80 on sm_90
 //          (where that makes room for a third block).
 #include "attention.cuh"
 
@@ -58,7 +58,7 @@ DEVICE Tile find_tile(const Rows& rows, u32 span0, u32 number) {
 #ifndef LINE_WARPS
 #define LINE_WARPS 4
 #endif
-#define COLUMN_WARPS (HEAD_DIM > 128 ? 2 : 1)
+#define COLUMN_WARPS (HEAD_DIM > 256 ? 4 : HEAD_DIM > 128 ? 2 : 1)
 #define THREADS (32 * LINE_WARPS * COLUMN_WARPS)
 #define TILE_ROWS POWER_OF_TWO_BELOW(LINES * LINE_WARPS / GROUP)
 
@@ -66,14 +66,20 @@ DEVICE Tile find_tile(const Rows& rows, u32 span0, u32 number) {
 #define SCORE_TILES (8 / COLUMN_WARPS)
 #define VALUE_TILES ((EIGHTS + COLUMN_WARPS - 1) / COLUMN_WARPS)
 
-/// A page's keys come in units of 16 eights of channels, its values in units of 64 or 32 positions.
+/// A page's keys come in units of 16 eights of channels, its values in units of 64 or 32 positions of all channels or of half of them.
 #define KEY_UNITS ((EIGHTS + 15) / 16)
-#define VALUE_UNITS (HEAD_DIM > 128 ? 2 : 1)
+#define UNIT_HALVES (HEAD_DIM > 128 ? 1 : 2)
+#define VALUE_PARTS (HEAD_DIM > 256 ? 2 : 1)
+#define VALUE_UNITS (2 / UNIT_HALVES * VALUE_PARTS)
 #define UNITS (KEY_UNITS + VALUE_UNITS)
-#define UNIT_HALVES (2 / VALUE_UNITS)
+#define PART_CHANNELS (HEAD_DIM / VALUE_PARTS)
+#define PART_BLOCKS ((PART_CHANNELS + 31) / 32)
+/// Of a warp's eights of channels those in a part, and which eight of channels number `i` of them is.
+#define PART_TILES (VALUE_TILES / VALUE_PARTS)
+#define VALUE_EIGHT(i) ((i) / PART_TILES * (PART_CHANNELS / 8) + PART_TILES * column_warp + (i) % PART_TILES)
 /// Bytes from one eight of keys, and from one unit of places of values, to the next: 32 more than there are, so that a quad reads from different banks.
 #define KEY_PITCH (PAGE * 16 + 32)
-#define VALUE_PITCH (HEAD_DIM * 16 + 32)
+#define VALUE_PITCH (PART_CHANNELS * 16 + 32)
 #define KEY_UNIT_BYTES ((EIGHTS < 16 ? EIGHTS : 16) * KEY_PITCH)
 #define VALUE_UNIT_BYTES (4 * UNIT_HALVES * VALUE_PITCH)
 #define UNIT_BYTES (KEY_UNIT_BYTES > VALUE_UNIT_BYTES ? KEY_UNIT_BYTES : VALUE_UNIT_BYTES)
@@ -84,15 +90,17 @@ DEVICE Tile find_tile(const Rows& rows, u32 span0, u32 number) {
 /// Asks for unit `unit` of a page.
 DEVICE void fetch(u8* to, const u8* page, u32 unit) {
     bool keys = unit < KEY_UNITS;
-    u32 eights = least(EIGHTS - 16 * unit, 16u), half = (unit - KEY_UNITS) * UNIT_HALVES;
+    u32 eights = least(EIGHTS - 16 * unit, 16u), half = (unit - KEY_UNITS) / VALUE_PARTS * UNIT_HALVES, part = (unit - KEY_UNITS) % VALUE_PARTS;
 #if KV_TYPE == KV_F16
     if (keys) {
         page += unit * 16 * PAGE * 16;
         for (u32 i = threadIdx.x; i < eights * PAGE; i += THREADS) copy16_async(to + i / PAGE * KEY_PITCH + i % PAGE * 16, page + 16 * i);
     } else {
-        page += KV_PART_BYTES + half * 4 * HEAD_DIM * 16;
-        for (u32 i = threadIdx.x; i < 4 * UNIT_HALVES * HEAD_DIM; i += THREADS)
-            copy16_async(to + i / HEAD_DIM * VALUE_PITCH + i % HEAD_DIM * 16, page + 16 * i);
+        page += KV_PART_BYTES + (half * 4 * HEAD_DIM + part * PART_CHANNELS) * 16;
+        for (u32 i = threadIdx.x; i < 4 * UNIT_HALVES * PART_CHANNELS; i += THREADS) {
+            u32 place = i / PART_CHANNELS, channel = i % PART_CHANNELS;
+            copy16_async(to + place * VALUE_PITCH + channel * 16, page + (place * HEAD_DIM + channel) * 16);
+        }
     }
 #else
     if (keys) {
@@ -101,10 +109,13 @@ DEVICE void fetch(u8* to, const u8* page, u32 unit) {
         for (u32 i = threadIdx.x; i < eights * PAGE / 2; i += THREADS) copy16_async(to + 16 * i, page + 16 * i);
         for (u32 i = threadIdx.x; i < (eights + 3) / 4 * 8; i += THREADS) copy16_async(to + RAW_CODES + 16 * i, scales + 16 * i);
     } else {
-        const u8* scales = page + KV_PART_BYTES + KV_CODE_BYTES + half * 4 * 16;
-        page += KV_PART_BYTES + half * 4 * HEAD_DIM * 8;
-        for (u32 i = threadIdx.x; i < 4 * UNIT_HALVES * HEAD_DIM / 2; i += THREADS) copy16_async(to + 16 * i, page + 16 * i);
-        for (u32 i = threadIdx.x; i < KV_BLOCKS * 4 * UNIT_HALVES; i += THREADS)
+        const u8* scales = page + KV_PART_BYTES + KV_CODE_BYTES + half * 4 * 16 + part * PART_BLOCKS * PAGE * 2;
+        page += KV_PART_BYTES + (half * 4 * HEAD_DIM + part * PART_CHANNELS) * 8;
+        for (u32 i = threadIdx.x; i < 4 * UNIT_HALVES * PART_CHANNELS / 2; i += THREADS) {
+            u32 place = i / (PART_CHANNELS / 2), pair = i % (PART_CHANNELS / 2);
+            copy16_async(to + 16 * i, page + place * HEAD_DIM * 8 + 16 * pair);
+        }
+        for (u32 i = threadIdx.x; i < PART_BLOCKS * 4 * UNIT_HALVES; i += THREADS)
             copy16_async(to + RAW_CODES + 16 * i, scales + i / (4 * UNIT_HALVES) * PAGE * 2 + i % (4 * UNIT_HALVES) * 16);
     }
 #endif
@@ -120,8 +131,8 @@ DEVICE void convert(u8* to, const u8* raw, u32 unit) {
             *(uint4*)(to + eight * KEY_PITCH + position * 16) = key_halves(((const uint2*)raw)[i], scale);
         }
     } else {
-        for (u32 i = threadIdx.x; i < 4 * UNIT_HALVES * HEAD_DIM; i += THREADS) {
-            u32 place = i / HEAD_DIM, channel = i % HEAD_DIM;
+        for (u32 i = threadIdx.x; i < 4 * UNIT_HALVES * PART_CHANNELS; i += THREADS) {
+            u32 place = i / PART_CHANNELS, channel = i % PART_CHANNELS;
             uint4 scales = ((const uint4*)(raw + RAW_CODES))[channel / 32 * 4 * UNIT_HALVES + place];
             *(uint4*)(to + place * VALUE_PITCH + channel * 16) = value_halves(((const uint2*)raw)[i], scales);
         }
@@ -227,14 +238,15 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
             } else {
 #pragma unroll
                 for (u32 half = 0; half < UNIT_HALVES; half++) {
-                    const uint4* w = weights + 2 * ((unit - KEY_UNITS) * UNIT_HALVES + half);
+                    const u32 part = (unit - KEY_UNITS) % VALUE_PARTS;
+                    const uint4* w = weights + 2 * ((unit - KEY_UNITS) / VALUE_PARTS * UNIT_HALVES + half);
 #pragma unroll
-                    for (u32 i = 0; i < VALUE_TILES; i++) {
-                        u32 eight = VALUE_TILES * column_warp + i;
+                    for (u32 i = 0; i < PART_TILES; i++) {
+                        u32 eight = PART_TILES * column_warp + i;
                         if (EIGHTS % COLUMN_WARPS != 0 && eight >= EIGHTS) break;
-                        add_values(sums.of[i], w, *(const uint4*)(at + (4 * half + t) * VALUE_PITCH + (8 * eight + g) * 16));
+                        add_values(sums.of[part * PART_TILES + i], w, *(const uint4*)(at + (4 * half + t) * VALUE_PITCH + (8 * eight + g) * 16));
                     }
-                    add_values(sums.of[VALUE_TILES], w, ONES);
+                    if (part == 0) add_values(sums.of[VALUE_TILES], w, ONES);
                 }
             }
             if (unit != KEY_UNITS - 1) continue;
@@ -316,7 +328,7 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
         if (SINKS) sum = with_sink(which == 0 ? total.low : total.high, sum, sinks[head], &kept);
 #pragma unroll
         for (u32 i = 0; i < VALUE_TILES; i++) {
-            u32 eight = VALUE_TILES * column_warp + i, channel = 8 * eight + 2 * t;
+            u32 eight = VALUE_EIGHT(i), channel = 8 * eight + 2 * t;
             if (EIGHTS % COLUMN_WARPS != 0 && eight >= EIGHTS) break;
             float x = total.of[i][2 * which], y = total.of[i][2 * which + 1];
             if (SINKS) x *= kept, y *= kept;

@@ -16,7 +16,7 @@
 //
 // What is stored is finite, whatever was computed: attention multiplies what lies behind a row's position by zero. Memory of new pages must be finite too (zeroed).
 //
-// Macros: HEAD_DIM (a multiple of 8, at most 256), KV_HEADS, KV_TYPE (KV_F32, KV_F16, KV_Q8_0); WINDOW and RING where rows see a window of positions only.
+// Macros: HEAD_DIM (a multiple of 8 up to 256, of 64 up to 512), KV_HEADS, KV_TYPE (KV_F32, KV_F16, KV_Q8_0); WINDOW and RING where rows see a window of positions only.
 #pragma once
 #include "device.cuh"
 

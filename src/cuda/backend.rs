@@ -38,12 +38,14 @@ mod experts;
 mod head;
 mod memory;
 mod mixers;
+mod pending;
 mod predict;
 mod products;
 mod record;
 mod window;
 
 pub(super) use memory::Rotations;
+use pending::{ExpertSums, Pending};
 use predict::ChainBuffers;
 pub(super) use predict::ChainTable;
 
@@ -129,28 +131,6 @@ impl Now {
     }
 }
 
-/// `struct Experts` of `kernels/rows.cuh`: what the experts of a window leave behind.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct ExpertSums {
-    outputs: u64,
-    weights: u64,
-    shared: u64,
-    gate: u64,
-}
-
-/// What was put off.
-#[derive(Clone, Copy, Debug)]
-enum Pending {
-    Nothing,
-    /// `Branch` is to be added to the residual.
-    Add,
-    /// The experts' sum is the branch.
-    Combine(ExpertSums),
-    /// And it is to be added.
-    CombineAdd(ExpertSums),
-}
-
 impl Cuda {
     /// A device with nothing on it.
     pub fn new(device: Device, settings: CudaSettings) -> Self {
@@ -230,24 +210,6 @@ impl Ready {
         // the first kernel of a window waits for its tables; those after it overlap
         self.queue.overlap = self.overlaps && now.few();
         embedded
-    }
-
-    /// Does what was put off, where no norm follows.
-    fn flush(&mut self) -> Result<(), CudaError> {
-        let now = self.now();
-        let grid = Grid::new([self.width.div_ceil(1024), now.rows, 1], 128);
-        match std::mem::replace(&mut self.pending, Pending::Nothing) {
-            Pending::Nothing => Ok(()),
-            // SAFETY: the parameters of `add`; residual and branch have room for the rows.
-            Pending::Add => unsafe {
-                launch!(&self.queue, &self.kernels.norms.add, grid; now.residual, self.act(Act::Branch), now.tables)
-            },
-            // SAFETY: the parameters of `combine_add`, likewise.
-            Pending::CombineAdd(sums) => unsafe {
-                launch!(&self.queue, &self.kernels.norms.combine_add, grid; now.residual, sums, now.tables)
-            },
-            Pending::Combine(_) => unreachable!("the experts' sum is always added"),
-        }
     }
 }
 
@@ -375,12 +337,7 @@ impl Backend for Cuda {
     }
 
     fn add(&mut self, _window: &mut Window<Self>) -> Result<(), CudaError> {
-        let ready = self.ready();
-        ready.pending = match ready.pending {
-            Pending::Combine(sums) => Pending::CombineAdd(sums),
-            _ => Pending::Add,
-        };
-        Ok(())
+        self.ready().add()
     }
 
     fn table(
@@ -412,20 +369,20 @@ impl Backend for Cuda {
         unreachable!("{REFUSED}")
     }
 
-    fn norm_branch(&mut self, _rows: usize, _weight: &Vector, _eps: f32) -> Result<(), CudaError> {
-        unreachable!("{REFUSED}")
+    fn norm_branch(&mut self, _rows: usize, weight: &Vector, eps: f32) -> Result<(), CudaError> {
+        self.ready().norm_branch(weight, eps)
     }
 
-    fn scale(&mut self, _window: &mut Window<Self>, _factor: f32) -> Result<(), CudaError> {
-        unreachable!("{REFUSED}")
+    fn scale(&mut self, _window: &mut Window<Self>, factor: f32) -> Result<(), CudaError> {
+        self.ready().scale(factor)
     }
 
     fn set_aside(&mut self, _rows: usize) -> Result<(), CudaError> {
-        unreachable!("{REFUSED}")
+        self.ready().set_aside()
     }
 
     fn add_aside(&mut self, _rows: usize) -> Result<(), CudaError> {
-        unreachable!("{REFUSED}")
+        self.ready().add_aside()
     }
 
     fn matmul(&mut self, _rows: usize, from: Act, to: &[(&Matrix, Act)]) -> Result<(), CudaError> {
@@ -483,10 +440,10 @@ impl Backend for Cuda {
         _window: &Window<Self>,
         norm: HeadNorm<'_, Self>,
         output: &Matrix,
-        _softcap: Option<f32>,
+        softcap: Option<f32>,
     ) -> Result<(), CudaError> {
         match norm {
-            HeadNorm::Rms(weight, eps) => self.ready().head(weight, eps, output),
+            HeadNorm::Rms(weight, eps) => self.ready().head(weight, eps, output, softcap),
             HeadNorm::Streams(_) => unreachable!("{REFUSED}"),
         }
     }

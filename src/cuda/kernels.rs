@@ -48,6 +48,8 @@ pub(super) struct Kernels {
     pub(super) bias: Kernel,
     pub(super) norms: NormKernels,
     pub(super) choose: Kernel,
+    /// If logits may be capped.
+    pub(super) softcap: Option<Kernel>,
     /// If tokens are predicted.
     pub(super) draw: Option<Kernel>,
     routes: Vec<RouteKernels>,
@@ -86,17 +88,17 @@ fn check(needs: &Needs) -> Result<(), CudaError> {
             what: "a residual of several streams",
         });
     }
-    if needs.sandwich {
-        return Err(CudaError::NoKernels {
-            what: "norms of blocks' outputs",
-        });
-    }
     if needs.activations.len() > 1 {
         return wrong("activations", needs.activations.len(), "1");
     }
     for shape in &needs.attention {
-        if shape.kv.head_dim > 256 {
-            return wrong("a head", shape.kv.head_dim, "of up to 256 channels");
+        let head = shape.kv.head_dim;
+        if head > 256 && (head > 512 || !head.is_multiple_of(64)) {
+            return wrong(
+                "a head",
+                head,
+                "of up to 256 channels, or of 320, 384, 448 or 512",
+            );
         }
         if shape.heads > 16 * shape.kv.heads {
             return wrong(

@@ -36,7 +36,6 @@ sources! {
     ATTENTION_PROMPT = "attention_prompt.cu";
     BIAS = "bias.cu";
     CHOOSE = "choose.cu";
-    COMBINE = "combine.cu";
     DELTA_NET = "delta_net.cu";
     DELTA_PROMPT = "delta_prompt.cu";
     DRAW = "draw.cu";
@@ -51,5 +50,6 @@ sources! {
     NORM = "norm.cu";
     QUANTISE = "quantise.cu";
     ROUTE = "route.cu";
+    SOFTCAP = "softcap.cu";
     SWIGLU = "swiglu.cu";
 }

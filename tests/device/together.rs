@@ -62,3 +62,8 @@ fn gpt_oss() {
 fn minimax_m2() {
     check_tiny("minimax-m2.gguf");
 }
+
+#[test]
+fn gemma4() {
+    check_tiny("gemma4.gguf");
+}

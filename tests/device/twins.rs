@@ -2,15 +2,17 @@
 
 use crate::{
     bare::Bare,
-    gpu,
-    made::{VOCAB, made},
+    gpu::{self, Gpu},
+    made::{VOCAB, made, made_of, small},
     reference::{assert_close, assert_same},
 };
+use std::sync::Arc;
 use tidegate::{
     backend::shape::KvType,
     cpu::backend::{Cpu, CpuSettings},
     cuda::Cuda,
-    synth::Mix,
+    gguf::Gguf,
+    synth::{Blueprint, Mix, More, WindowHeads, Windows},
 };
 
 /// Attention adds up in another order, and a number that differs in its last bit may be rounded to another eight.
@@ -18,22 +20,24 @@ const TOLERANCE: f32 = 2e-2;
 
 fn check(name: &str, mix: Mix) {
     gpu::shared(|gpu| {
-        let file = made(name, mix).file();
         let positions = if gpu.is_slow() { 20 } else { 120 };
-        let ids: Vec<u32> = (0..positions as u32)
-            .map(|at| 300 + at * 131 % 600)
-            .collect();
-        let room = (positions, positions);
-        let cpu = Cpu::new(CpuSettings { threads: Some(2) });
-        let expected = Bare::of(cpu, &file, 1, room, KvType::F32).chunked(0, &ids, &[positions]);
-        let mut model = gpu.load(|device, settings| {
-            Bare::of(Cuda::new(device, settings), &file, 2, room, KvType::F32)
-        });
-        let whole = model.chunked(0, &ids, &[positions]);
         let what = format!("{name}, {}", mix.name());
-        assert_close(&what, &whole, &expected, VOCAB, TOLERANCE);
-        assert_same(&what, &model.chunked(1, &ids, &[7, 1]), &whole);
+        check_file(gpu, &what, &made(name, mix).file(), KvType::F32, positions);
     });
+}
+
+fn check_file(gpu: &Gpu, what: &str, file: &Arc<Gguf>, kv_type: KvType, positions: usize) {
+    let ids: Vec<u32> = (0..positions as u32)
+        .map(|at| 300 + at * 131 % 600)
+        .collect();
+    let room = (positions, positions);
+    let cpu = Cpu::new(CpuSettings { threads: Some(2) });
+    let expected = Bare::of(cpu, file, 1, room, kv_type).chunked(0, &ids, &[positions]);
+    let mut bare =
+        gpu.load(|device, settings| Bare::of(Cuda::new(device, settings), file, 2, room, kv_type));
+    let whole = bare.chunked(0, &ids, &[positions]);
+    assert_close(what, &whole, &expected, VOCAB, TOLERANCE);
+    assert_same(what, &bare.chunked(1, &ids, &[7, 1]), &whole);
 }
 
 #[test]
@@ -51,4 +55,49 @@ fn gpt_oss() {
 fn minimax_m2() {
     check("minimax-m2", Mix::Q4KM);
     check("minimax-m2", Mix::Iq2Xxs);
+}
+
+#[test]
+fn gemma4() {
+    check("gemma-4-26b-a4b", Mix::Q4_0);
+    check("gemma-4-26b-a4b", Mix::Q4KM);
+}
+
+/// Heads as wide as the model's own, over more positions than a split has and a window that begins in the middle of a page.
+#[test]
+fn gemma4_with_wide_heads() {
+    gpu::shared(|gpu| {
+        let model = small("gemma-4-26b-a4b");
+        let windows = Windows {
+            positions: 70,
+            period: 2,
+            own_heads: Some(WindowHeads {
+                kv_heads: 2,
+                head_width: 256,
+                rope_base: 1e4,
+            }),
+        };
+        let model = Blueprint {
+            layers: 2,
+            heads: 4,
+            kv_heads: 1,
+            head_width: 512,
+            rotated: 512,
+            more: More {
+                window: Some(windows),
+                ..model.more
+            },
+            ..model
+        };
+        let file = made_of(model, Mix::Q4_0).file();
+        for kv_type in [KvType::F32, KvType::F16, KvType::Q8_0] {
+            check_file(
+                gpu,
+                &format!("wide heads, {kv_type:?}"),
+                &file,
+                kv_type,
+                140,
+            );
+        }
+    });
 }

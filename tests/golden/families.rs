@@ -33,6 +33,8 @@ macro_rules! every_family {
             gpt_oss_with_a_window_over_pages: "gpt-oss-2.gguf", "gpt-oss-2";
             minimax_m2: "minimax-m2.gguf", "minimax-m2";
             minimax_m2_of_another_shape: "minimax-m2-2.gguf", "minimax-m2-2";
+            gemma4: "gemma4.gguf", "gemma4";
+            gemma4_of_another_shape: "gemma4-2.gguf", "gemma4-2";
         }
     };
 }
@@ -43,8 +45,6 @@ macro_rules! every_family_of_the_cpu {
     ($check:path) => {
         $crate::families::tests! {
             $check;
-            gemma4: "gemma4.gguf", "gemma4";
-            gemma4_of_another_shape: "gemma4-2.gguf", "gemma4-2";
             qwen4exp: "qwen4exp.gguf", "qwen4exp";
             qwen4exp_of_another_shape: "qwen4exp-2.gguf", "qwen4exp-2";
             qwen4exp_with_a_prediction_block: "qwen4exp-mtp.gguf", "qwen4exp-mtp";

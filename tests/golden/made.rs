@@ -12,7 +12,7 @@ use tidegate::{
 pub(crate) const VOCAB: usize = 1000;
 
 /// A model of this name made small: rows of the residual are two of the widest blocks, rows of an expert's intermediate are a multiple of 256 only if they are that of the model.
-fn small(name: &str) -> Blueprint {
+pub(crate) fn small(name: &str) -> Blueprint {
     let like = Blueprint::named(name).expect("a model");
     let narrow = |width: usize| if width.is_multiple_of(256) { 256 } else { 96 };
     let mut model = Blueprint {
@@ -59,9 +59,14 @@ fn small(name: &str) -> Blueprint {
 
 /// A small model's file of this mixture.
 pub(crate) fn made(name: &str, mix: Mix) -> Remade {
+    made_of(small(name), mix)
+}
+
+/// The same of a model of other dimensions.
+pub(crate) fn made_of(model: Blueprint, mix: Mix) -> Remade {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("twin.gguf");
-    let plan = Plan::new(small(name), None, mix).expect("a plan");
+    let plan = Plan::new(model, None, mix).expect("a plan");
     plan.fill(&File::create(&path).expect("a file"))
         .expect("written");
     let mut file = Remade::of(&Gguf::open(&path).expect("a valid file"));

@@ -3,7 +3,7 @@
 use cudarc::driver::result;
 
 use super::{
-    Act, Cuda, CudaError, During, ExpertSums, ExpertWeights, Experts, Forms, Grid, Pending, Ready,
+    Act, Cuda, CudaError, During, ExpertSums, ExpertWeights, Experts, Forms, Grid, Ready,
     RouteShape, RouteWeights, form_of, launch, mask,
     products::{From, GateBias, Target},
 };
@@ -206,7 +206,7 @@ impl Ready {
         }
         let experts = &self.layout.experts;
         let shared = weights.shared.as_ref();
-        self.pending = Pending::Combine(ExpertSums {
+        self.pending.experts = Some(ExpertSums {
             outputs: self.at(experts.outputs),
             weights: self.at(experts.weights),
             shared: shared.map_or(0, |_| self.at(experts.shared_outputs)),

@@ -67,6 +67,7 @@ impl Ready {
         norm: &Vector,
         eps: f32,
         output: &Matrix,
+        softcap: Option<f32>,
     ) -> Result<(), CudaError> {
         let now = self.now();
         let from = self.head_norm(norm, eps)?;
@@ -76,6 +77,15 @@ impl Ready {
             to: logits,
         };
         self.products(from, &[target])?;
+        if let Some(cap) = softcap {
+            let kernel = self.kernels.softcap.as_ref();
+            let kernel = kernel.expect("compiled for models that cap logits");
+            let grid = Grid::new([self.vocab.div_ceil(1024), now.asked, 1], 256);
+            // SAFETY: the parameters of `softcap`; there are logits for the rows that are asked.
+            unsafe {
+                launch!(&self.queue, kernel, grid; logits, self.vocab as u32, cap, now.tables)
+            }?;
+        }
         let layout = self.layout.choose;
         let grid = Grid::new(
             [self.vocab.div_ceil(CHOOSE_PART), now.asked, 1],

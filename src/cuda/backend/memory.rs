@@ -166,7 +166,7 @@ pub(super) fn allocate(
         processors: device.processors as usize,
         forms,
         now: None,
-        pending: Pending::Nothing,
+        pending: Pending::default(),
         formed: None,
         slice: [event()?, event()?],
         slices: 0,

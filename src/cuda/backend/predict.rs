@@ -121,21 +121,18 @@ impl Ready {
         };
         let grid = Grid::new([now.rows, 1, 1], self.kernels.norms.threads);
         let weight = self.weight(norm.at);
-        let branch = match std::mem::replace(&mut self.pending, Pending::Nothing) {
-            Pending::CombineAdd(sums) => {
-                // SAFETY: the parameters of `keep_combine_norm`; every slot has room for the states that are kept.
-                return unsafe {
-                    launch!(&self.queue, &self.kernels.norms.keep_combine_norm, grid;
-                        now.residual, sums, weight, eps, kept, now.tables)
-                };
-            }
-            Pending::Add => self.act(Act::Branch),
-            _ => 0,
-        };
-        // SAFETY: the parameters of `keep_norm`, likewise.
-        unsafe {
-            launch!(&self.queue, &self.kernels.norms.keep_norm, grid;
-                now.residual, branch, weight, eps, kept, now.tables)
+        let joining = self.take_pending()?;
+        match joining.experts {
+            // SAFETY: the parameters of `keep_combine_norm`; every slot has room for the states that are kept.
+            Some(sums) => unsafe {
+                launch!(&self.queue, &self.kernels.norms.keep_combine_norm, grid;
+                    now.residual, sums, joining.around, weight, eps, kept, now.tables)
+            },
+            // SAFETY: the parameters of `keep_norm`, likewise.
+            None => unsafe {
+                launch!(&self.queue, &self.kernels.norms.keep_norm, grid;
+                    now.residual, joining.branch, joining.around, weight, eps, kept, now.tables)
+            },
         }
     }
 
@@ -149,7 +146,7 @@ impl Ready {
         eps: f32,
     ) -> Result<(), CudaError> {
         self.enter(window)?;
-        self.pending = Pending::Nothing;
+        self.pending = Pending::default();
         let mut tables = self.now().tables;
         let kept = self.at(self.layout.predict.states);
         let (states, length) = match states {

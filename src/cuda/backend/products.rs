@@ -1,14 +1,12 @@
 //! Weight matrices times rows, norms and the dense activation.
 
-use super::{
-    Act, CudaError, Forms, Grid, Matrix, Now, Pending, Ready, Vector, form_of, launch, mask,
-};
+use super::{Act, CudaError, Forms, Grid, Matrix, Now, Ready, Vector, form_of, launch, mask};
 use crate::{cpu::kernels::ActKind, cuda::forms::Acts};
 
 /// `struct Normed` of `kernels/norm.cu`: where a normed row goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct Normed {
+pub(super) struct Normed {
     floats: u64,
     wide: Acts,
     narrow: Acts,
@@ -61,30 +59,33 @@ pub(super) struct Target<'a> {
 impl Ready {
     /// `Normed` = rms norm of the residual, after what was put off has joined it.
     pub(super) fn norm(&mut self, weight: &Vector, eps: f32) -> Result<(), CudaError> {
-        let now = self.now();
         let normed = self.normed(self.act(Act::Normed), self.forms());
-        let grid = Grid::new([now.rows, 1, 1], self.kernels.norms.threads);
-        let weight = self.weight(weight.at);
-        let branch = match self.pending {
-            Pending::Nothing => 0,
-            Pending::Add => self.act(Act::Branch),
-            Pending::CombineAdd(sums) => {
-                self.pending = Pending::Nothing;
-                self.formed = Some(Act::Normed);
-                // SAFETY: the parameters of `combine_norm`; all buffers have room for the rows.
-                return unsafe {
-                    launch!(&self.queue, &self.kernels.norms.combine_norm, grid;
-                        now.residual, sums, weight, eps, normed, now.tables)
-                };
-            }
-            Pending::Combine(_) => unreachable!("the experts' sum is always added"),
-        };
-        self.pending = Pending::Nothing;
+        self.norm_into(self.weight(weight.at), eps, normed)?;
         self.formed = Some(Act::Normed);
-        // SAFETY: the parameters of `rms_norm`, likewise.
-        unsafe {
-            launch!(&self.queue, &self.kernels.norms.norm, grid;
-                now.residual, branch, weight, eps, normed, now.tables)
+        Ok(())
+    }
+
+    /// The same into other buffers; without a weight nothing is normed.
+    pub(super) fn norm_into(
+        &mut self,
+        weight: u64,
+        eps: f32,
+        normed: Normed,
+    ) -> Result<(), CudaError> {
+        let now = self.now();
+        let joining = self.take_pending()?;
+        let grid = Grid::new([now.rows, 1, 1], self.kernels.norms.threads);
+        match joining.experts {
+            // SAFETY: the parameters of `combine_norm`; all buffers have room for the rows.
+            Some(sums) => unsafe {
+                launch!(&self.queue, &self.kernels.norms.combine_norm, grid;
+                    now.residual, sums, joining.around, weight, eps, normed, now.tables)
+            },
+            // SAFETY: the parameters of `rms_norm`, likewise.
+            None => unsafe {
+                launch!(&self.queue, &self.kernels.norms.norm, grid;
+                    now.residual, joining.branch, joining.around, weight, eps, normed, now.tables)
+            },
         }
     }
 
@@ -96,23 +97,18 @@ impl Ready {
         let normed = self.normed(head, forms);
         let grid = Grid::new([now.asked, 1, 1], self.kernels.norms.threads);
         let weight = self.weight(weight.at);
-        match std::mem::replace(&mut self.pending, Pending::Nothing) {
+        let joining = self.take_pending()?;
+        match joining.experts {
             // SAFETY: the parameters of `head_combine_norm`; the packed rows have room.
-            Pending::CombineAdd(sums) => unsafe {
+            Some(sums) => unsafe {
                 launch!(&self.queue, &self.kernels.norms.head_combine_norm, grid;
-                    now.residual, sums, weight, eps, normed, now.tables)
+                    now.residual, sums, joining.around, weight, eps, normed, now.tables)
             },
-            pending => {
-                let branch = match pending {
-                    Pending::Add => self.act(Act::Branch),
-                    _ => 0,
-                };
-                // SAFETY: the parameters of `head_norm`, likewise.
-                unsafe {
-                    launch!(&self.queue, &self.kernels.norms.head_norm, grid;
-                        now.residual, branch, weight, eps, normed, now.tables)
-                }
-            }
+            // SAFETY: the parameters of `head_norm`, likewise.
+            None => unsafe {
+                launch!(&self.queue, &self.kernels.norms.head_norm, grid;
+                    now.residual, joining.branch, joining.around, weight, eps, normed, now.tables)
+            },
         }?;
         Ok(From {
             floats: head,

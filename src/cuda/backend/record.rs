@@ -43,7 +43,7 @@ impl Cuda {
         let launches = watch::end();
         let ready = self.ready();
         ready.now = None;
-        ready.pending = Pending::Nothing;
+        ready.pending = Pending::default();
         ready.formed = None;
         ready.queue.overlap = false;
         ready.recorded = ready

@@ -138,7 +138,7 @@ pub(super) fn record(
     let enqueued = enqueue(cuda, window);
     let ready = cuda.ready();
     ready.queue.overlap = false;
-    ready.pending = Pending::Nothing;
+    ready.pending = Pending::default();
     ready.formed = None;
     // ended in any case: a stream that records cannot be used for anything else
     let graph = stream

@@ -19,8 +19,8 @@ pub(in crate::cuda) struct NormKernels {
     pub(in crate::cuda) keep_norm: Kernel,
     pub(in crate::cuda) keep_combine_norm: Kernel,
     pub(in crate::cuda) pair: Kernel,
-    pub(in crate::cuda) add: Kernel,
-    pub(in crate::cuda) combine_add: Kernel,
+    /// If something stands around blocks' outputs.
+    pub(in crate::cuda) branch_alone: Option<Kernel>,
 }
 
 /// One way to choose experts.

@@ -61,8 +61,11 @@ impl Loader<'_> {
             quantise: self.plain(units.quantise, "quantise_rows")?,
             swiglu: self.plain(units.swiglu, "swiglu")?,
             bias: self.plain(units.bias, "bias")?,
-            norms: self.norms(units)?,
+            norms: self.norms(units, needs)?,
             choose: self.plain(units.choose, "choose")?,
+            softcap: (units.softcap)
+                .map(|unit| self.plain(unit, "softcap"))
+                .transpose()?,
             draw: (units.draw)
                 .map(|unit| self.plain(unit, "draw"))
                 .transpose()?,
@@ -117,7 +120,7 @@ impl Loader<'_> {
         })
     }
 
-    fn norms(&self, units: &Units) -> Result<NormKernels, CudaError> {
+    fn norms(&self, units: &Units, needs: &Needs) -> Result<NormKernels, CudaError> {
         let [threads] = self.constants(units.norm, "norm_launch")?;
         Ok(NormKernels {
             threads,
@@ -128,8 +131,9 @@ impl Loader<'_> {
             keep_norm: self.plain(units.norm, "keep_norm")?,
             keep_combine_norm: self.plain(units.norm, "keep_combine_norm")?,
             pair: self.plain(units.norm, "pair")?,
-            add: self.plain(units.combine, "add")?,
-            combine_add: self.plain(units.combine, "combine_add")?,
+            branch_alone: (needs.sandwich)
+                .then(|| self.plain(units.norm, "branch_alone"))
+                .transpose()?,
         })
     }
 

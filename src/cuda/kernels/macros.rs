@@ -29,15 +29,19 @@ pub(super) fn gating(gating: Gating) -> usize {
 fn line_warps(shape: &AttentionShape, kv: KvType, device: &Device) -> usize {
     let d = shape.kv.head_dim;
     let wide = d > 128;
-    let unit = ((d / 8).min(16) * 1056).max((if wide { 4 } else { 8 }) * (16 * d + 32));
+    let part = if d > 256 { d / 2 } else { d };
+    let unit = ((d / 8).min(16) * 1056).max((if wide { 4 } else { 8 }) * (16 * part + 32));
     let pages = if kv == KvType::Q8_0 {
         unit + 17_408
     } else {
         2 * unit
     };
-    let each = 2048 * d.div_ceil(32) + if wide { 2176 } else { 0 };
+    // of heads above 256 channels four warps have a tile's lines, and registers are short
+    let (most, queries) = if d > 256 { (2, 1024) } else { (4, 2048) };
+    let each = queries * d.div_ceil(32) + if wide { 2304 } else { 0 };
     let fits = |warps: &usize| warps * each + pages <= device.shared_bytes as usize;
-    [4, 2, 1].into_iter().find(fits).unwrap_or(1)
+    let choices = [4, 2, 1].into_iter().filter(|warps| *warps <= most);
+    choices.into_iter().find(fits).unwrap_or(1)
 }
 
 /// What becomes of gates, where it is not the usual.
@@ -64,6 +68,9 @@ pub(super) fn attention_macros(shape: &AttentionShape, room: &Room, device: &Dev
     }
     if shape.sinks {
         macros = macros.with("SINKS", 1);
+    }
+    if shape.v_norm {
+        macros = macros.with("V_NORM", 1);
     }
     macros
         .with("HEAD_DIM", shape.kv.head_dim)

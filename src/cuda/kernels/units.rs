@@ -69,8 +69,9 @@ pub(super) struct Units {
     pub(super) swiglu: UnitId,
     pub(super) bias: UnitId,
     pub(super) norm: UnitId,
-    pub(super) combine: UnitId,
     pub(super) choose: UnitId,
+    /// If logits may be capped.
+    pub(super) softcap: Option<UnitId>,
     /// If tokens are predicted.
     pub(super) draw: Option<UnitId>,
     pub(super) routes: Vec<UnitId>,
@@ -176,9 +177,12 @@ impl Units {
         room: &Room,
         shapes: &[AttentionShape],
     ) -> Self {
-        let rows = Macros::default()
+        let mut norm = Macros::default()
             .with("WIDTH", needs.residual)
             .with("USED", needs.experts_used.max(1));
+        if needs.sandwich {
+            norm = norm.with("SANDWICH", 1);
+        }
         let choose = Macros::default()
             .with("VOCAB", needs.vocab)
             .with("CANDIDATES", CANDIDATES);
@@ -195,8 +199,8 @@ impl Units {
             quantise: set.add(sources::QUANTISE, Macros::default()),
             swiglu: set.add(sources::SWIGLU, activation_macros(needs)),
             bias: set.add(sources::BIAS, Macros::default()),
-            norm: set.add(sources::NORM, rows.clone()),
-            combine: set.add(sources::COMBINE, rows),
+            norm: set.add(sources::NORM, norm),
+            softcap: (needs.sandwich).then(|| set.add(sources::SOFTCAP, Macros::default())),
             draw: needs
                 .predicts
                 .then(|| set.add(sources::DRAW, choose.clone())),
