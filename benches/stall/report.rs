@@ -94,6 +94,7 @@ impl Report {
             "server": running.client.about.owner, "model": running.client.model, "seed": running.seed, "reps": self.runs.len(),
             "streams": self.streams, "prompt_tokens": tokens, "bound_ms": self.bound_ms(target_ms),
             "gap_ms": gaps(self.gaps(|run| &run.inside)), "gap_outside_ms": gaps(self.gaps(|run| &run.outside)),
+            "gap_own_ms": gaps(self.gaps(|run| &run.inside_own)),
             "gap_max_ms_reps": self.runs.iter().map(worst).collect::<Vec<_>>(),
             "prompt_s_alone": alone, "prompt_s_mixed": mixed,
             "prompt_tokens_s_alone": tokens as f64 / alone, "prompt_tokens_s_mixed": tokens as f64 / mixed,
@@ -118,6 +119,9 @@ impl Report {
                 "pause with prompt      {}  (promised {bound:.0}){broken}",
                 gaps.line()
             );
+        }
+        if let Some(gaps) = self.gaps(|run| &run.inside_own) {
+            println!("less what was stolen   {}", gaps.line());
         }
         println!(
             "prompt alone           {alone:.3} s, {:.0} tokens/s",

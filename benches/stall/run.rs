@@ -15,6 +15,7 @@ use crate::{
         Failure, LONG, QUIET, Running, SETTLE,
         client::{Client, Ending, Event},
         prompts::{Prompt, Prompts},
+        stolen::Stolen,
         windows::Windows,
     },
 };
@@ -42,6 +43,8 @@ pub(crate) struct Run {
     /// Every time between two pieces of a stream, before the prompt came and while it was read.
     pub(crate) outside: Vec<Duration>,
     pub(crate) inside: Vec<Duration>,
+    /// The latter less what others took of the machine meanwhile.
+    pub(crate) inside_own: Vec<Duration>,
     pub(crate) alone: Read,
     pub(crate) mixed: Read,
     /// **Units**: seconds. Spent on decode windows while the prompt was read, where the server says so.
@@ -62,6 +65,8 @@ pub(crate) struct Read {
 /// A piece of a stream's text.
 struct Piece {
     at: Instant,
+    /// What others had taken of the machine by then.
+    stolen: Duration,
     text: String,
 }
 
@@ -72,6 +77,7 @@ struct Heard {
     first: [Option<Instant>; 2],
     /// Tokens of the long prompt, by the server's count.
     tokens: usize,
+    stolen: Stolen,
 }
 
 /// Who: a stream, or behind all of these the long prompt and the second one.
@@ -144,6 +150,7 @@ impl<'a> Bench<'a> {
             pieces: (0..streams).map(|_| Vec::new()).collect(),
             first: [None; 2],
             tokens: self.prompt,
+            stolen: Stolen::new(),
         };
         for stream in 0..streams {
             let prompt = self.stream_prompt(stream);
@@ -184,9 +191,11 @@ impl<'a> Bench<'a> {
         tasks.shutdown().await;
 
         let windows = settled_windows.zip(begun_windows).zip(ended_windows);
+        let inside = |from: Instant, to: Instant| to > asked && from < first;
         Ok(Run {
             outside: heard.gaps(|from, to| from >= settled && to <= asked),
-            inside: heard.gaps(|from, to| to > asked && from < first),
+            inside: heard.gaps(inside),
+            inside_own: heard.own_gaps(inside),
             alone,
             mixed: Read {
                 tokens: heard.tokens,
@@ -264,7 +273,10 @@ impl Heard {
     fn note(&mut self, who: usize, event: Event) -> Result<(), Failure> {
         let streams = self.pieces.len();
         match event {
-            Event::Text { at, text } if who < streams => self.pieces[who].push(Piece { at, text }),
+            Event::Text { at, text } if who < streams => {
+                let stolen = self.stolen.so_far();
+                self.pieces[who].push(Piece { at, stolen, text });
+            }
             Event::Text { at, .. } => {
                 self.first[who - streams].get_or_insert(at);
             }
@@ -297,10 +309,26 @@ impl Heard {
 
     /// The times between two pieces of a stream that `counts` is true of.
     fn gaps(&self, counts: impl Fn(Instant, Instant) -> bool) -> Vec<Duration> {
+        let pairs = self.pairs(counts);
+        pairs.map(|[from, to]| to.at - from.at).collect()
+    }
+
+    /// The same, each less what others took of the machine meanwhile.
+    fn own_gaps(&self, counts: impl Fn(Instant, Instant) -> bool) -> Vec<Duration> {
+        let own = |[from, to]: [&Piece; 2]| {
+            let stolen = to.stolen.saturating_sub(from.stolen);
+            (to.at - from.at).saturating_sub(stolen)
+        };
+        self.pairs(counts).map(own).collect()
+    }
+
+    fn pairs(
+        &self,
+        counts: impl Fn(Instant, Instant) -> bool,
+    ) -> impl Iterator<Item = [&Piece; 2]> {
         let pairs = self.pieces.iter().flat_map(|pieces| pieces.windows(2));
-        let pairs = pairs.map(|pair| (pair[0].at, pair[1].at));
-        let counted = pairs.filter(|(from, to)| counts(*from, *to));
-        counted.map(|(from, to)| to - from).collect()
+        let pairs = pairs.map(|pair| [&pair[0], &pair[1]]);
+        pairs.filter(move |[from, to]| counts(from.at, to.at))
     }
 
     fn count(&self, counts: impl Fn(Instant) -> bool) -> usize {

@@ -199,6 +199,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_known_is_tried() {
+        let mut costs = Costs::default();
+        let check = |costs: &Costs, rows: usize, perhaps: u32, bound: u32| {
+            let load = rows_of(rows);
+            let found = (costs.window_perhaps(load), costs.window(load));
+            assert_eq!(found, (perhaps * MS, bound * MS), "{rows} rows");
+        };
+        check(&costs, 8, 0, 0);
+        costs.note_window(rows_of(1), 10 * MS);
+        check(&costs, 8, 80, 80);
+        // windows of decode rows tell how it grows
+        costs.note_decode(rows_of(1), 10 * MS);
+        costs.note_decode(rows_of(8), 24 * MS);
+        check(&costs, 8, 24, 80);
+        // until it is measured
+        costs.note_window(rows_of(8), 30 * MS);
+        check(&costs, 8, 30, 30);
+    }
+
+    #[test]
     fn the_second_longest_of_the_last_counts() {
         let check = |ms: &[u32], expected| {
             let measured: Vec<_> = ms.iter().map(|ms| (4, *ms)).collect();

@@ -145,6 +145,19 @@ void remove_folder(const std::string& folder) {
     rmdir(folder.c_str());
 }
 
+/// `host.h`, compiled once for these options, which takes as long as a small kernel; where that fails, as it is.
+std::string words(const std::string& folder, const std::string& base, const std::string& header) {
+    std::string as_it_is = HOST_DIR "/host.h", made = folder + "/host.h-" + hash(base + '\0' + header);
+    if (access((made + "/host.h.gch").c_str(), R_OK) == 0) return made + "/host.h";
+    std::string room = made + ".XXXXXX", log;
+    if (!mkdtemp(room.data())) return as_it_is;
+    write(room + "/host.h", header);
+    std::string path = quoted(room + "/host.h");
+    // the first of several that make it wins
+    if (shell("g++ " + base + " -w -x c++-header " + path + " -o " + quoted(room + "/host.h.gch"), log) || rename(room.c_str(), made.c_str())) remove_folder(room);
+    return access((made + "/host.h.gch").c_str(), R_OK) == 0 ? made + "/host.h" : as_it_is;
+}
+
 nvrtcResult compile(Program& p, const std::vector<std::string>& options) {
     static std::atomic<int> compilations{0};
     const char* fail = getenv("CUDA_HOST_FAIL_COMPILE");
@@ -175,13 +188,13 @@ nvrtcResult compile(Program& p, const std::vector<std::string>& options) {
     // the names are those of the program: no folders below, as none of ours has any
     write(room + "/" + stem, p.source);
     for (auto& [name, text] : p.headers) write(room + "/" + name, text);
-    std::string command = "g++ " + base + flags + " -I" + quoted(room) + " -include " HOST_DIR "/host.h ";
+    std::string command = "g++ " + base + flags + " -I" + quoted(room) + " -include ";
     std::string listed;
-    int failed = shell(command + "-DHOST_NAMES_ONLY -E -x c++ " + quoted(room + "/" + stem), listed);
+    int failed = shell(command + HOST_DIR "/host.h -DHOST_NAMES_ONLY -E -x c++ " + quoted(room + "/" + stem), listed);
     if (failed) p.log = listed;
     else {
         write(room + "/whole.cpp", "#include \"" + stem + "\"\n" + launchers(listed));
-        failed = shell(command + "-shared -Wl,-Bsymbolic -x c++ " + quoted(room + "/whole.cpp") + " -o " + quoted(room + "/whole.so"), p.log);
+        failed = shell(command + quoted(words(folder, base, header)) + " -shared -Wl,-Bsymbolic -x c++ " + quoted(room + "/whole.cpp") + " -o " + quoted(room + "/whole.so"), p.log);
     }
     if (!failed) {
         p.image = read(room + "/whole.so");

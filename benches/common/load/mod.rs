@@ -13,6 +13,7 @@ pub(crate) mod prompts;
 pub(crate) mod quantiles;
 pub(crate) mod server;
 pub(crate) mod sse;
+pub(crate) mod stolen;
 pub(crate) mod windows;
 
 use client::Client;

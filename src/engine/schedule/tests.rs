@@ -382,6 +382,27 @@ fn chunks_are_smaller_where_slices_take_long() {
 }
 
 #[test]
+fn chunks_are_smaller_beside_unsteady_windows() {
+    let narrow = Room {
+        decode_rows: 1,
+        ..ROOM
+    };
+    let check = |windows: &[u32], rows| {
+        let windows: Vec<_> = windows.iter().map(|ms| (1, *ms)).collect();
+        let costs = costs(&[(8, 8), (16, 16), (32, 30)], &windows);
+        let now = Situation {
+            slice_owed: true,
+            ..situation(narrow, &costs)
+        };
+        check_in(&now, &[(D, 0), (p(99), 0)], Chunk, &[(1, rows)]);
+    };
+    // two slices in 75 % of the pause, less a window
+    check(&[10, 10, 10, 10, 10], 32);
+    // in two thirds of that, where the second longest window takes half as much again as a typical one
+    check(&[10, 10, 10, 15, 15], 16);
+}
+
+#[test]
 fn too_many_decoders_take_turns() {
     let room = Room {
         decode_rows: 2,
