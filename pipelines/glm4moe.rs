@@ -13,6 +13,7 @@ use crate::{
         attention::{Attention, AttentionKind, KeysAndValues},
         experts::Experts,
         feed_forward::FeedForward,
+        mixer::halves,
         norm::Norm,
         place::Place,
         residual::Add,
@@ -31,18 +32,23 @@ pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>,
     let norm = Rc::new(Norm::load(from, &format!("{at}.attn_norm"))?);
     let attention = Rc::new(Attention::load(from, at, attention)?);
     let remembers = Layer::new(norm.clone()).then(KeysAndValues(attention.clone()));
-    let mixed = Layer::new(norm).then(attention).then(Add).block();
+    let (project, mix) = halves(&attention);
+    let mixed = Layer::new(norm)
+        .then(project)
+        .part()
+        .then(Layer::new(mix).then(Add));
     let normed = Layer::new(Norm::load(from, &format!("{at}.post_attention_norm"))?);
     if from.leading_dense()? {
         let dense = FeedForward::load(from, at, Activation::SwiGlu)?;
-        return Ok(mixed.then(normed.then(dense).then(Add)));
+        return Ok(mixed.then(normed.then(dense).then(Add)).block());
     }
     let route = Route::load(from, at, Gating::Sigmoid, true)?;
     let chosen = route.shape();
-    let experts = normed
-        .then(route)
-        .then(Place(chosen))
-        .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
-        .then(Add);
-    Ok(mixed.then(experts).remembering(remembers))
+    let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
+    let (first, others) = experts.halves();
+    Ok(mixed
+        .then(normed.then(route).then(Place(chosen)).then(first))
+        .then(Layer::new(others).then(Add))
+        .block()
+        .remembering(remembers))
 }

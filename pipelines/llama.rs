@@ -1,5 +1,7 @@
 //! Llama (`llama`), and Mixtral, which is the same with experts in place of the feed-forward block.
 
+use std::rc::Rc;
+
 use crate::{
     backend::{
         Backend,
@@ -11,6 +13,7 @@ use crate::{
         attention::{Attention, AttentionKind},
         experts::Experts,
         feed_forward::FeedForward,
+        mixer::halves,
         norm::Norm,
         place::Place,
         residual::Add,
@@ -25,22 +28,23 @@ const ATTENTION: AttentionKind = AttentionKind {
 
 /// x += attention(norm(x)); x += feed_forward(norm(x)), or experts(norm(x)) with renormalised weights.
 pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
-    let mixed = Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
-        .then(Attention::load(from, at, ATTENTION)?)
-        .then(Add)
-        .block();
+    let norm = Norm::load(from, &format!("{at}.attn_norm"))?;
+    let (project, mix) = halves(&Rc::new(Attention::load(from, at, ATTENTION)?));
+    let mixed = Layer::new(norm)
+        .then(project)
+        .part()
+        .then(Layer::new(mix).then(Add));
     let normed = Layer::new(Norm::load(from, &format!("{at}.ffn_norm"))?);
     if from.optional_count("expert_count")?.unwrap_or(0) == 0 {
         let dense = FeedForward::load(from, at, Activation::SwiGlu)?;
-        return Ok(mixed.then(normed.then(dense).then(Add)));
+        return Ok(mixed.then(normed.then(dense).then(Add)).block());
     }
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
-    Ok(mixed.then(
-        normed
-            .then(route)
-            .then(Place(chosen))
-            .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
-            .then(Add),
-    ))
+    let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
+    let (first, others) = experts.halves();
+    Ok(mixed
+        .then(normed.then(route).then(Place(chosen)).then(first))
+        .then(Layer::new(others).then(Add))
+        .block())
 }

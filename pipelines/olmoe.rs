@@ -1,5 +1,7 @@
 //! OLMoE (`olmoe`): queries and keys are normed over the whole projection, router weights are used as they are.
 
+use std::rc::Rc;
+
 use crate::{
     backend::{
         Backend,
@@ -10,6 +12,7 @@ use crate::{
         Block, Layer,
         attention::{Attention, AttentionKind},
         experts::Experts,
+        mixer::halves,
         norm::Norm,
         place::Place,
         residual::Add,
@@ -26,15 +29,19 @@ const ATTENTION: AttentionKind = AttentionKind {
 pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
     let route = Route::load(from, at, Gating::Softmax, false)?;
     let chosen = route.shape();
-    Ok(Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
-        .then(Attention::load(from, at, ATTENTION)?)
-        .then(Add)
-        .block()
+    let norm = Norm::load(from, &format!("{at}.attn_norm"))?;
+    let (project, mix) = halves(&Rc::new(Attention::load(from, at, ATTENTION)?));
+    let (first, others) = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?.halves();
+    Ok(Layer::new(norm)
+        .then(project)
+        .part()
+        .then(Layer::new(mix).then(Add))
         .then(
             Layer::new(Norm::load(from, &format!("{at}.ffn_norm"))?)
                 .then(route)
                 .then(Place(chosen))
-                .then(Experts::load(from, at, chosen.experts, Activation::SwiGlu)?)
-                .then(Add),
-        ))
+                .then(first),
+        )
+        .then(Layer::new(others).then(Add))
+        .block())
 }

@@ -1,5 +1,7 @@
 //! Qwen3 (`qwen3`), dense: per-head norms of queries and keys.
 
+use std::rc::Rc;
+
 use crate::{
     backend::{
         Backend,
@@ -10,6 +12,7 @@ use crate::{
         Block, Layer,
         attention::{Attention, AttentionKind},
         feed_forward::FeedForward,
+        mixer::halves,
         norm::Norm,
         residual::Add,
     },
@@ -22,13 +25,16 @@ const ATTENTION: AttentionKind = AttentionKind {
 
 /// x += attention(norm(x)); x += feed_forward(norm(x)).
 pub fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, LoadError> {
-    Ok(Layer::new(Norm::load(from, &format!("{at}.attn_norm"))?)
-        .then(Attention::load(from, at, ATTENTION)?)
-        .then(Add)
-        .block()
+    let norm = Norm::load(from, &format!("{at}.attn_norm"))?;
+    let (project, mix) = halves(&Rc::new(Attention::load(from, at, ATTENTION)?));
+    Ok(Layer::new(norm)
+        .then(project)
+        .part()
+        .then(Layer::new(mix).then(Add))
         .then(
             Layer::new(Norm::load(from, &format!("{at}.ffn_norm"))?)
                 .then(FeedForward::load(from, at, Activation::SwiGlu)?)
                 .then(Add),
-        ))
+        )
+        .block())
 }

@@ -13,6 +13,7 @@ use crate::{
         attention::{Attention, AttentionKind, KeysAndValues},
         delta_net::DeltaNet,
         experts::Experts,
+        mixer::halves,
         norm::Norm,
         place::Place,
         residual::Add,
@@ -43,22 +44,33 @@ pub(super) fn hybrid<B: Backend>(
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
     let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
+    let (first, others) = experts.halves();
     let fed = Layer::new(post_norm)
         .then(route)
         .then(Place(chosen))
-        .then(experts)
-        .then(Add);
+        .then(first);
+    let last = Layer::new(others).then(Add);
     Ok(if from.full_attention()? {
         let attention = Rc::new(Attention::load(from, at, ATTENTION)?);
         let remembers = Layer::new(norm.clone()).then(KeysAndValues(attention.clone()));
+        let (project, mix) = halves(&attention);
         Layer::new(norm)
-            .then(attention)
-            .then(Add)
-            .block()
+            .then(project)
+            .part()
+            .then(Layer::new(mix).then(Add))
             .then(fed)
+            .then(last)
+            .block()
             .remembering(remembers)
     } else {
         let delta_net = DeltaNet::load(from, at, head_map, OutGate::Silu)?;
-        Layer::new(norm).then(delta_net).then(Add).block().then(fed)
+        let (project, mix) = halves(&Rc::new(delta_net));
+        Layer::new(norm)
+            .then(project)
+            .part()
+            .then(Layer::new(mix).then(Add))
+            .then(fed)
+            .then(last)
+            .block()
     })
 }

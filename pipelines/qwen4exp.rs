@@ -16,6 +16,7 @@ use crate::{
         attention::{Attention, AttentionKind, KeysAndValues},
         delta_net::DeltaNet,
         experts::Experts,
+        mixer::halves,
         ngram::Ngram,
         place::Place,
         route::Route,
@@ -61,25 +62,33 @@ where
     let route = Route::load(from, at, Gating::Softmax, true)?;
     let chosen = route.shape();
     let experts = Experts::load(from, at, chosen.experts, Activation::SwiGlu)?;
+    let (first, others) = experts.halves();
     let fed = Layer::new(read_experts)
         .then(route)
         .then(Place(chosen))
-        .then(experts)
-        .then(AddToStreams);
+        .then(first);
+    let last = Layer::new(others).then(AddToStreams);
     Ok(if full {
         let read = Rc::new(read.0);
         let attention = Rc::new(Attention::load(from, at, ATTENTION)?);
         let remembers = Layer::new(read.clone()).then(KeysAndValues(attention.clone()));
+        let (project, mix) = halves(&attention);
         Layer::new(read)
-            .then(attention)
-            .then(AddToStreams)
-            .block()
+            .then(project)
+            .part()
+            .then(Layer::new(mix).then(AddToStreams))
             .then(fed)
+            .then(last)
+            .block()
             .remembering(remembers)
     } else {
-        read.then(DeltaNet::load(from, at, HeadMap::Tiled, OutGate::Sigmoid)?)
-            .then(AddToStreams)
-            .block()
+        let delta_net = DeltaNet::load(from, at, HeadMap::Tiled, OutGate::Sigmoid)?;
+        let (project, mix) = halves(&Rc::new(delta_net));
+        read.then(project)
+            .part()
+            .then(Layer::new(mix).then(AddToStreams))
             .then(fed)
+            .then(last)
+            .block()
     })
 }

@@ -342,6 +342,17 @@ pub struct ExpertWeights<B: Backend> {
     pub shared: Option<SharedExpert<B>>,
 }
 
+/// Which of a layer's experts are to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertShare {
+    /// About half of them.
+    First,
+    /// The others, and then the sum.
+    Others,
+    /// All of them, and the sum.
+    All,
+}
+
 /// The expert that every row uses.
 pub struct SharedExpert<B: Backend> {
     /// Gate projection.
@@ -388,7 +399,7 @@ pub trait Backend: Sized + 'static {
     /// Prompt rows that a window of the decode lane has room for, beside a row for every slot.
     const SPARE_ROWS: usize;
 
-    /// Whether slices on the prompt lane are the [parts](crate::op::Block::parts) of layers rather than whole ones.
+    /// Whether slices on the prompt lane are the [parts](crate::op::Block::parts) of layers rather than whole ones. Each lane has buffers of its own then.
     const PARTED: bool;
 
     /// Slices that may still be computed when the next one is enqueued.
@@ -608,11 +619,13 @@ pub trait Backend: Sized + 'static {
     /// Groups the chosen rows by expert, so that a window reads each expert's weights once.
     fn place(&mut self, rows: usize, shape: &RouteShape) -> Result<(), Self::Error>;
 
-    /// `Branch` = weighted sum of the chosen experts' outputs for `Normed`, in rank order, the shared expert last.
+    /// `Branch` = weighted sum of the chosen experts' outputs for `Normed`, in rank order, the shared expert last. On a backend that is [`PARTED`](Self::PARTED) in two
+    /// shares, between which other windows may be computed.
     fn run_experts(
         &mut self,
         rows: usize,
         weights: &ExpertWeights<Self>,
+        share: ExpertShare,
     ) -> Result<(), Self::Error>;
 
     /// Computes the logits of the rows that are asked, of `softcap` c as `c tanh(x / c)`. After [`settle`](Self::settle) what became of them can be read until the next call.

@@ -140,8 +140,13 @@ impl<B: Backend> Model<B> {
             true => (layer, part + 1),
             false => (layer + 1, 0),
         };
-        let Hidden(()) = block.enqueue_part(part, &mut Pass { backend, window }, Hidden(()))?;
-        Ok(())
+        block.enqueue_part(part, &mut Pass { backend, window })
+    }
+
+    /// Whether all that there is of a window's rows is their residual.
+    fn by_residual(&self, window: &Window<B>) -> bool {
+        let block = self.trunk.get(window.layer);
+        block.is_none_or(|block| block.by_residual(window.part))
     }
 
     /// Everything from the tokens to what becomes of them.
@@ -187,6 +192,8 @@ pub struct Runner<B: Backend> {
     context: usize,
     /// Each lane's window while no pass uses it, so that a pass allocates nothing.
     free: [Option<Window<B>>; Lane::COUNT],
+    /// What went wrong while rows were withdrawn.
+    failed: Option<B::Error>,
     predictor: Option<Predictor<B>>,
 }
 
@@ -215,6 +222,7 @@ impl<B: Backend> Runner<B> {
                 window(Lane::Decode, room.decode_rows)?,
                 window(Lane::Prompt, room.rows)?,
             ],
+            failed: None,
             predictor: match &model.prediction {
                 Some(_) => Some(Predictor::new(&mut backend, &room)?),
                 None => None,
@@ -236,6 +244,16 @@ impl<B: Backend> Runner<B> {
     /// The same, to change it: for measures.
     pub fn backend_mut(&mut self) -> &mut B {
         &mut self.backend
+    }
+
+    /// Computes the slice that a window is at.
+    fn slice(&mut self, window: &mut Window<B>) -> Result<(), B::Error> {
+        self.backend.enter(window)?;
+        if (window.layer, window.part) == (0, 0) {
+            self.model.embed(&mut self.backend, window)?;
+        }
+        self.model.slice(&mut self.backend, window)?;
+        self.backend.leave(window)
     }
 
     /// Puts all of a window on the backend, between whatever the caller does before and after: for measures.
@@ -307,12 +325,12 @@ impl<B: Backend> Executor for Runner<B> {
                 return Ok(Progress::Done);
             }
         }
-        self.backend.enter(window)?;
-        if (window.layer, window.part) == (0, 0) {
-            self.model.embed(&mut self.backend, window)?;
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
-        self.model.slice(&mut self.backend, window)?;
-        self.backend.leave(window)?;
+        if window.layer < layers {
+            self.slice(window)?; // if rows left it, it may be through
+        }
         Ok(if window.layer < layers {
             Progress::More
         } else {
@@ -345,6 +363,10 @@ impl<B: Backend> Executor for Runner<B> {
     }
 
     fn withdraw(&mut self, window: &mut Window<B>, slot: Slot) {
+        let last = window.rows.spans().iter().all(|span| span.slot == slot);
+        while !last && self.failed.is_none() && !self.model.by_residual(window) {
+            self.failed = self.slice(window).err();
+        }
         let count = window.rows.count();
         if let Some(gone) = window.rows.remove(slot) {
             self.backend.close_gap(&mut window.residual, gone, count);

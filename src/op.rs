@@ -11,14 +11,15 @@
 //! }
 //! ```
 
-use std::rc::Rc;
+use std::{marker::PhantomData, rc::Rc};
 
-use crate::{backend::Backend, model::window::Window, stage::Then};
+use crate::{backend::Backend, engine::executor::Lane, model::window::Window, stage::Then};
 
 pub mod attention;
 pub mod delta_net;
 pub mod experts;
 pub mod feed_forward;
+pub mod mixer;
 pub mod ngram;
 pub mod norm;
 pub mod place;
@@ -35,12 +36,19 @@ pub struct Pass<'a, B: Backend> {
     pub window: &'a mut Window<B>,
 }
 
+impl<B: Backend> Pass<'_, B> {
+    /// Whether it may be left between the parts of a block.
+    pub fn is_parted(&self) -> bool {
+        B::PARTED && self.window.lane() == Lane::Prompt
+    }
+}
+
 /// A step of a layer. Runs on the engine thread only.
 pub trait Op<B: Backend> {
     /// What must be there.
-    type In;
+    type In: HandOver;
     /// What is there afterwards.
-    type Out;
+    type Out: HandOver;
 
     /// Puts the work on the backend.
     fn enqueue(&self, pass: &mut Pass<'_, B>, input: Self::In) -> Result<Self::Out, B::Error>;
@@ -66,12 +74,61 @@ impl<B: Backend, O: Op<B>> Op<B> for Rc<O> {
     }
 }
 
-/// A chain from residual to residual, its type erased.
-type Part<B> = Box<dyn Op<B, In = Hidden, Out = Hidden>>;
+/// A part of a block, its type erased.
+struct Part<B: Backend> {
+    run: Box<dyn Run<B>>,
+    /// Whether all that it needs of its rows is their residual.
+    by_residual: bool,
+}
+
+/// An op that goes on where another one, whose type fitted, has ended.
+trait Run<B: Backend> {
+    fn run(&self, pass: &mut Pass<'_, B>) -> Result<(), B::Error>;
+}
+
+impl<B: Backend, O: Op<B>> Run<B> for O {
+    fn run(&self, pass: &mut Pass<'_, B>) -> Result<(), B::Error> {
+        // what came before has left it in the buffers of the lane, which are still as they were
+        self.enqueue(pass, <O::In as again::Again>::again())
+            .map(|_| ())
+    }
+}
+
+/// The first parts of a block, the last of which hands over `Out`.
+pub struct Parts<B: Backend, Out> {
+    parts: Vec<Part<B>>,
+    out: PhantomData<Out>,
+}
+
+impl<B: Backend, Out: HandOver> Parts<B, Out> {
+    /// Adds a part: a pass may be left before it.
+    pub fn then<O>(mut self, next: Layer<O>) -> Parts<B, O::Out>
+    where
+        O: Op<B, In = Out> + 'static,
+    {
+        self.parts.push(Part {
+            run: Box::new(next.0),
+            by_residual: Out::IS_RESIDUAL,
+        });
+        Parts {
+            parts: self.parts,
+            out: PhantomData,
+        }
+    }
+}
+
+impl<B: Backend> Parts<B, Hidden> {
+    /// Closes the block.
+    pub fn block(self) -> Block<B> {
+        Block {
+            parts: self.parts,
+            remembers: None,
+        }
+    }
+}
 
 /// A whole layer, its type erased: families differ inside, the trunk is a loop.
 pub struct Block<B: Backend> {
-    /// One after the other. Between two of them nothing but the residual is needed, so that a pass may be left there.
     parts: Vec<Part<B>>,
     remembers: Option<Box<dyn Op<B, In = Hidden, Out = Remembered>>>,
 }
@@ -88,34 +145,25 @@ impl<B: Backend> Block<B> {
         }
     }
 
-    /// The same block, and behind it `next`.
-    pub fn then<O>(mut self, next: Layer<O>) -> Self
-    where
-        O: Op<B, In = Hidden, Out = Hidden> + 'static,
-    {
-        self.parts.push(Box::new(next.0));
-        self
-    }
-
     /// Into how many parts a pass can be cut here.
     pub fn parts(&self) -> usize {
         self.parts.len()
     }
 
+    /// Whether all that a part needs of its rows is their residual, so that rows may leave before it.
+    pub fn by_residual(&self, part: usize) -> bool {
+        self.parts[part].by_residual
+    }
+
     /// Puts one part of the block on the backend.
-    pub fn enqueue_part(
-        &self,
-        part: usize,
-        pass: &mut Pass<'_, B>,
-        input: Hidden,
-    ) -> Result<Hidden, B::Error> {
-        self.parts[part].enqueue(pass, input)
+    pub fn enqueue_part(&self, part: usize, pass: &mut Pass<'_, B>) -> Result<(), B::Error> {
+        self.parts[part].run.run(pass)
     }
 
     /// Puts the block on the backend.
-    pub fn enqueue(&self, pass: &mut Pass<'_, B>, input: Hidden) -> Result<Hidden, B::Error> {
-        let mut parts = self.parts.iter();
-        parts.try_fold(input, |input, part| part.enqueue(pass, input))
+    pub fn enqueue(&self, pass: &mut Pass<'_, B>, Hidden(()): Hidden) -> Result<Hidden, B::Error> {
+        self.parts.iter().try_for_each(|part| part.run.run(pass))?;
+        Ok(Hidden(()))
     }
 
     /// Leaves behind what later rows need of these; all of the block where it knows no shorter way.
@@ -141,27 +189,66 @@ impl<O> Layer<O> {
         Layer(Then(self.0, next))
     }
 
-    /// Closes the layer, or the first part of it.
-    pub fn block<B: Backend>(self) -> Block<B>
+    /// Closes the first part of a block.
+    pub fn part<B: Backend>(self) -> Parts<B, O::Out>
     where
-        O: Op<B, In = Hidden, Out = Hidden> + 'static,
+        O: Op<B, In = Hidden> + 'static,
     {
-        Block {
-            parts: vec![Box::new(self.0)],
-            remembers: None,
-        }
+        let first = Parts {
+            parts: Vec::new(),
+            out: PhantomData,
+        };
+        first.then(self)
     }
 }
 
-/// The residual holds the rows, `[rows, width] f32`.
-pub struct Hidden(pub(crate) ());
-/// `Act::Normed` holds the normed residual.
-pub struct Normed(pub(crate) ());
-/// `Act::Branch` holds what is to be added to the residual.
-pub struct Branch(pub(crate) ());
-/// The rows' keys and values are in the cache.
-pub struct Remembered(pub(crate) ());
-/// Every row's experts are chosen, and `Act::Normed` still holds their input.
-pub struct Routed(pub(crate) ());
-/// Every chosen expert's weights have a place to be read from.
-pub struct Resident(pub(crate) ());
+/// What ops hand to each other: a proof that their data are there.
+pub trait HandOver: again::Again {
+    /// Whether the residual is all of it.
+    const IS_RESIDUAL: bool;
+}
+
+mod again {
+    /// A proof that was had before, when a pass that was left goes on.
+    pub trait Again {
+        fn again() -> Self;
+    }
+}
+
+macro_rules! hand_overs {
+    ($($(#[$doc:meta])* $name:ident $is_residual:literal)*) => {
+        $(
+            $(#[$doc])*
+            pub struct $name(pub(crate) ());
+
+            impl HandOver for $name {
+                const IS_RESIDUAL: bool = $is_residual;
+            }
+
+            impl again::Again for $name {
+                fn again() -> Self {
+                    Self(())
+                }
+            }
+        )*
+    };
+}
+
+hand_overs! {
+    /// The residual holds the rows, `[rows, width] f32`.
+    Hidden true
+    /// `Act::Normed` holds the normed residual.
+    Normed false
+    /// What a mixer reads is projected into its buffers.
+    Projected false
+    /// `Act::Branch` holds what is to be added to the residual.
+    Branch false
+    /// The rows' keys and values are in the cache.
+    Remembered false
+    /// Every row's experts are chosen, and `Act::Normed` still holds their input.
+    Routed false
+    /// Every chosen expert's weights have a place to be read from.
+    Resident false
+    /// A share of the experts has been computed.
+    Begun false
+}

@@ -28,6 +28,7 @@ pub(super) fn by_host<B: Backend>(
 ) -> Result<(), B::Error> {
     let mut going: Vec<&Guess<'_>> = chain.guesses.iter().collect();
     let mut next = Vec::with_capacity(going.len());
+    backend.begin(window)?;
     for nth in 0.. {
         let among: Vec<_> = going.iter().map(|guess| guess.among).collect();
         step(backend, window, &among)?;

@@ -16,12 +16,13 @@ use super::{
 };
 use crate::{
     backend::{
-        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HeadNorm,
-        MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States, StreamWeights,
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertShare, ExpertSource, ExpertWeights,
+        HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States,
+        StreamWeights,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
     engine::{
-        executor::{Slot, Torn},
+        executor::{Lane, Slot, Torn},
         request::Token,
     },
     gguf::Gguf,
@@ -70,12 +71,15 @@ pub struct Cpu {
     acts: Buffers,
     /// The rows of one buffer in the form that each [`ActKind`] asks for.
     quantised: Quantised,
+    experts: ExpertScratch,
+    /// Whose these three are, and those of the other lane.
+    lane: Lane,
+    other_lane: (Buffers, Quantised, ExpertScratch),
     /// 0, 1, 2, ..: all rows, for jobs that take them in order. As many as a window has (row, rank) pairs.
     row_numbers: Vec<u32>,
     /// `[workers]`
     scratch: Vec<KernelScratch>,
     caches: Caches,
-    experts: ExpertScratch,
     ngrams: Ngrams,
     tables: Tables,
     vocab: usize,
@@ -170,10 +174,12 @@ impl Cpu {
             streams: 1,
             acts: Buffers::default(),
             quantised: Quantised::default(),
+            experts: ExpertScratch::default(),
+            lane: Lane::Decode,
+            other_lane: <_>::default(),
             row_numbers: Vec::new(),
             scratch,
             caches: Caches::default(),
-            experts: ExpertScratch::default(),
             ngrams: Ngrams::default(),
             tables: Tables::default(),
             vocab: 0,
@@ -271,6 +277,17 @@ impl Cpu {
 }
 
 impl Cpu {
+    /// What is computed from here on is a window of this lane.
+    fn turn_to(&mut self, lane: Lane) {
+        if self.lane != lane {
+            self.lane = lane;
+            let (acts, quantised, experts) = &mut self.other_lane;
+            std::mem::swap(&mut self.acts, acts);
+            std::mem::swap(&mut self.quantised, quantised);
+            std::mem::swap(&mut self.experts, experts);
+        }
+    }
+
     /// Takes note of which rows streams wait for: those of sequences that ask for the logits of all their rows.
     fn note_decoding(&mut self, rows: &Rows) {
         self.decoding.clear();
@@ -320,6 +337,7 @@ impl Backend for Cpu {
     }
 
     fn begin(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+        self.turn_to(window.lane());
         if window.is_beside() {
             return Ok(()); // no n-grams there
         }
@@ -392,13 +410,19 @@ impl Backend for Cpu {
         self.streams = 1 + needs.more_streams;
         self.ngrams = Ngrams::new(needs, room);
         self.vocab = needs.vocab;
-        for (index, buffer) in self.acts.buffers.iter_mut().enumerate() {
-            *buffer = vec![0.0; room.rows * needs.widths.at(index)];
+        let workers = self.pool.workers();
+        for (acts, experts) in [
+            (&mut self.acts, &mut self.experts),
+            (&mut self.other_lane.0, &mut self.other_lane.2),
+        ] {
+            for (index, buffer) in acts.buffers.iter_mut().enumerate() {
+                *buffer = vec![0.0; room.rows * needs.widths.at(index)];
+            }
+            *experts = ExpertScratch::new(needs, room.rows, workers);
         }
         self.caches = Caches::new(needs, room, self.pool.workers());
         let numbers = room.rows * needs.experts_used.max(self.streams);
         self.row_numbers = (0..numbers as u32).collect();
-        self.experts = ExpertScratch::new(needs, room.rows, self.pool.workers());
         self.logits = vec![0.0; room.logits_rows * needs.vocab];
         self.hidden = vec![0.0; predict::hidden_len(needs, room)];
         if let Some(trace) = &mut self.trace {
@@ -419,6 +443,7 @@ impl Backend for Cpu {
     }
 
     fn enter(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
+        self.turn_to(window.lane());
         if let Some(trace) = &mut self.trace {
             trace.enter(window.lane(), window.layer, window.rows());
         }
@@ -435,7 +460,7 @@ impl Backend for Cpu {
         let residual = 4 * (needs.residual * (1 + needs.more_streams)) as u64;
         let hidden = size_of::<f32>() * predict::hidden_len(needs, room);
         let beside = usize::from(needs.predicts) * room.beside_rows().iter().sum::<usize>();
-        scratch_row_bytes(needs) * room.rows as u64
+        scratch_row_bytes(needs) * (Lane::COUNT * room.rows) as u64
             + residual * (room.decode_rows + beside) as u64
             + (hidden + mixers::index_bytes(needs, room)) as u64
     }
@@ -612,8 +637,13 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn run_experts(&mut self, rows: usize, weights: &ExpertWeights<Self>) -> Result<(), CpuError> {
-        self.feed_experts(rows, weights);
+    fn run_experts(
+        &mut self,
+        rows: usize,
+        weights: &ExpertWeights<Self>,
+        share: ExpertShare,
+    ) -> Result<(), CpuError> {
+        self.feed_experts(rows, weights, share);
         Ok(())
     }
 

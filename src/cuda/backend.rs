@@ -19,8 +19,9 @@ use super::{
 };
 use crate::{
     backend::{
-        Act, AttentionWeights, Backend, DeltaWeights, ExpertSource, ExpertWeights, HeadNorm,
-        MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States, StreamWeights,
+        Act, AttentionWeights, Backend, DeltaWeights, ExpertShare, ExpertSource, ExpertWeights,
+        HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States,
+        StreamWeights,
         chain::Chain,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
     },
@@ -431,6 +432,7 @@ impl Backend for Cuda {
         &mut self,
         _rows: usize,
         weights: &ExpertWeights<Self>,
+        _share: ExpertShare, // all of them: slices are whole layers
     ) -> Result<(), CudaError> {
         self.ready().run_experts(weights)
     }

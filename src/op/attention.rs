@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{Branch, Normed, Op, Pass, Remembered};
+use super::{Normed, Op, Pass, Remembered, mixer::Mixer};
 use crate::{
     backend::{
         Act, AttentionWeights, Backend,
@@ -228,13 +228,9 @@ fn index<B: Backend>(from: &Loader<'_, B>) -> Result<Option<IndexShape>, LoadErr
     }))
 }
 
-impl<B: Backend> Op<B> for Attention<B> {
-    type In = Normed;
-    type Out = Branch;
-
-    fn enqueue(&self, pass: &mut Pass<'_, B>, Normed(()): Normed) -> Result<Branch, B::Error> {
-        let rows = pass.window.rows();
-        let count = rows.count();
+impl<B: Backend> Mixer<B> for Attention<B> {
+    fn project(&self, pass: &mut Pass<'_, B>) -> Result<(), B::Error> {
+        let count = pass.window.rows().count();
         pass.backend.matmul(
             count,
             Act::Normed,
@@ -251,12 +247,18 @@ impl<B: Backend> Op<B> for Attention<B> {
                 &[(query, Act::IndexQuery), (key, Act::IndexKey)],
             )?;
         }
+        Ok(())
+    }
+
+    fn mix(&self, pass: &mut Pass<'_, B>) -> Result<(), B::Error> {
+        let rows = pass.window.rows();
+        let count = rows.count();
         pass.backend.attend(rows, &self.weights)?;
         pass.backend
             .matmul(count, Act::Mixed, &[(&self.output, Act::Branch)])?;
         if let Some(bias) = &self.output_bias {
             pass.backend.bias(count, Act::Branch, bias)?;
         }
-        Ok(Branch(()))
+        Ok(())
     }
 }

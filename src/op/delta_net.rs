@@ -1,6 +1,6 @@
 //! Linear attention by the gated delta rule.
 
-use super::{Branch, Normed, Op, Pass};
+use super::{Pass, mixer::Mixer};
 use crate::{
     backend::{
         Act, Backend, DeltaWeights,
@@ -108,20 +108,16 @@ fn shape<B: Backend>(
     Ok(shape)
 }
 
-impl<B: Backend> Op<B> for DeltaNet<B> {
-    type In = Normed;
-    type Out = Branch;
-
-    fn enqueue(&self, pass: &mut Pass<'_, B>, Normed(()): Normed) -> Result<Branch, B::Error> {
-        let rows = pass.window.rows();
-        let count = rows.count();
+impl<B: Backend> Mixer<B> for DeltaNet<B> {
+    fn project(&self, pass: &mut Pass<'_, B>) -> Result<(), B::Error> {
+        let count = pass.window.rows().count();
         let projections = [
             (&self.qkv, Act::DeltaQkv),
             (&self.gate, Act::DeltaZ),
             (&self.beta, Act::DeltaBeta),
         ];
         match &self.decay {
-            None => pass.backend.matmul(count, Act::Normed, &projections)?,
+            None => pass.backend.matmul(count, Act::Normed, &projections),
             Some(decay) => pass.backend.matmul(
                 count,
                 Act::Normed,
@@ -131,11 +127,14 @@ impl<B: Backend> Op<B> for DeltaNet<B> {
                     projections[2],
                     (decay, Act::DeltaDecay),
                 ],
-            )?,
+            ),
         }
+    }
+
+    fn mix(&self, pass: &mut Pass<'_, B>) -> Result<(), B::Error> {
+        let rows = pass.window.rows();
         pass.backend.delta_net(rows, &self.weights)?;
-        pass.backend
-            .matmul(count, Act::Mixed, &[(&self.output, Act::Branch)])?;
-        Ok(Branch(()))
+        let (backend, count) = (&mut *pass.backend, rows.count());
+        backend.matmul(count, Act::Mixed, &[(&self.output, Act::Branch)])
     }
 }

@@ -1,8 +1,10 @@
-//! The experts of a layer.
+//! The experts of a layer, in two halves: a pass may be left between them.
 
-use super::{Branch, Op, Pass, Resident};
+use std::rc::Rc;
+
+use super::{Begun, Branch, Op, Pass, Resident};
 use crate::{
-    backend::{Backend, ExpertWeights, SharedExpert, shape::Activation},
+    backend::{Backend, ExpertShare, ExpertWeights, SharedExpert, shape::Activation},
     model::loader::{LoadError, Loader},
 };
 
@@ -10,6 +12,12 @@ use crate::{
 pub struct Experts<B: Backend>(ExpertWeights<B>);
 
 impl<B: Backend> Experts<B> {
+    /// Some of the experts, and then the others and the sum.
+    pub fn halves(self) -> (FirstExperts<B>, OtherExperts<B>) {
+        let weights = Rc::new(self.0);
+        (FirstExperts(weights.clone()), OtherExperts(weights))
+    }
+
     /// Tensors `{at}.ffn_{gate,up,down}_exps.weight` (or fused `ffn_gate_up_exps`, or one tensor an expert) and, where the file has them,
     /// `{at}.ffn_{gate,up,down}_shexp.weight`, `{at}.ffn_{gate,up,down}_exps.bias`.
     ///
@@ -73,13 +81,37 @@ fn shared<B: Backend>(
     })
 }
 
-impl<B: Backend> Op<B> for Experts<B> {
+/// Half of the experts, if a pass may be left behind them; none if it may not.
+pub struct FirstExperts<B: Backend>(Rc<ExpertWeights<B>>);
+
+impl<B: Backend> Op<B> for FirstExperts<B> {
     type In = Resident;
+    type Out = Begun;
+
+    fn enqueue(&self, pass: &mut Pass<'_, B>, Resident(()): Resident) -> Result<Begun, B::Error> {
+        if pass.is_parted() {
+            let rows = pass.window.rows().count();
+            pass.backend
+                .run_experts(rows, &self.0, ExpertShare::First)?;
+        }
+        Ok(Begun(()))
+    }
+}
+
+/// All experts that have not been computed, and the sum.
+pub struct OtherExperts<B: Backend>(Rc<ExpertWeights<B>>);
+
+impl<B: Backend> Op<B> for OtherExperts<B> {
+    type In = Begun;
     type Out = Branch;
 
-    fn enqueue(&self, pass: &mut Pass<'_, B>, Resident(()): Resident) -> Result<Branch, B::Error> {
-        pass.backend
-            .run_experts(pass.window.rows().count(), &self.0)?;
+    fn enqueue(&self, pass: &mut Pass<'_, B>, Begun(()): Begun) -> Result<Branch, B::Error> {
+        let share = match pass.is_parted() {
+            true => ExpertShare::Others,
+            false => ExpertShare::All,
+        };
+        let rows = pass.window.rows().count();
+        pass.backend.run_experts(rows, &self.0, share)?;
         Ok(Branch(()))
     }
 }

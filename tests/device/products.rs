@@ -61,6 +61,7 @@ fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, Loa
         return Ok(start
             .then(FeedForward::load(from, at, Activation::SwiGlu)?)
             .then(Add)
+            .part()
             .block());
     }
     let chosen = RouteShape {
@@ -72,11 +73,14 @@ fn block<B: Backend>(from: &mut Loader<'_, B>, at: &str) -> Result<Block<B>, Loa
     };
     let route = Route::load(from, at, chosen.gating, chosen.normalise)?;
     let experts = Experts::load(from, at, EXPERTS, Activation::SwiGlu)?;
+    let (first, others) = experts.halves();
     Ok(start
         .then(route)
         .then(Place(chosen))
-        .then(experts)
+        .then(first)
+        .then(others)
         .then(Add)
+        .part()
         .block())
 }
 

@@ -4,11 +4,14 @@
 //! no bit: an expert's rows have places of their own, and they are added up in the order of rank when all are there.
 //!
 //! Three regions: gate, up, activation and requantisation by (expert, part of the intermediate); down projections by (expert, outputs); the
-//! weighted sum by row. The shared expert takes part as one more expert, which every row chose.
+//! weighted sum by row. The shared expert takes part as one more expert, which every row chose. On the prompt lane experts come in two shares; those of a store
+//! all with the second, for what is on its way to a slot must arrive before others ask.
+
+use std::ops::Range;
 
 use super::{Cpu, Experts, Matrix, products::task_outputs};
 use crate::{
-    backend::{Act, ExpertWeights, Needs, RouteShape, RouteWeights},
+    backend::{Act, ExpertShare, ExpertWeights, Needs, RouteShape, RouteWeights},
     cpu::{
         isa::Isa,
         kernels::{ActKind, Acts, Matmul, OutRows, matmul},
@@ -30,6 +33,8 @@ const PART_MAX: usize = 1024;
 const ROOM: usize = 64 * 1024;
 
 /// What routing leaves behind, and room for the experts' intermediates.
+///
+/// All that there is between two shares of a layer's experts, so each lane has its own.
 #[derive(Default)]
 pub(super) struct ExpertScratch {
     /// `[rows, used] u16`, by rank.
@@ -47,6 +52,8 @@ pub(super) struct ExpertScratch {
     shared_hidden: Acts,
     /// `[rows, d] f32`
     shared_outputs: Vec<f32>,
+    /// Experts that are to be computed now.
+    share: Range<usize>,
     /// What the window wants of a store.
     wants: Vec<Want>,
     /// `[workers]`: gate and up values of a task's rows, `[2, ROOM] f32`.
@@ -138,7 +145,46 @@ impl ExpertScratch {
 
 impl Cpu {
     /// `Branch` = weighted sum of the chosen experts' outputs for `Normed`. Rows whose experts cannot be read are torn.
-    pub(super) fn feed_experts(&mut self, rows: usize, weights: &ExpertWeights<Self>) {
+    pub(super) fn feed_experts(
+        &mut self,
+        rows: usize,
+        weights: &ExpertWeights<Self>,
+        share: ExpertShare,
+    ) {
+        let stored = weights.gate.home().is_some() && self.store.is_some();
+        let share = match (share, stored) {
+            (ExpertShare::First, true) => return,
+            (ExpertShare::Others, true) => ExpertShare::All,
+            (share, _) => share,
+        };
+        let mut scratch = std::mem::take(&mut self.experts);
+        let (middle, all) = (scratch.groups.middle(), scratch.groups.starts().len() - 1);
+        scratch.share = match share {
+            ExpertShare::First => 0..middle,
+            ExpertShare::Others => middle..all,
+            ExpertShare::All => 0..all,
+        };
+        if share != ExpertShare::Others {
+            self.prepare(rows, weights, &mut scratch);
+        }
+        match (weights.gate.home(), self.store.take()) {
+            (Some(home), Some(mut store)) => {
+                self.feed_from_store(rows, weights, home.layer, &mut scratch, &mut store);
+                self.store = Some(store);
+            }
+            (_, store) => {
+                self.store = store;
+                self.feed_from_file(rows, weights, &mut scratch, share);
+            }
+        }
+        if share != ExpertShare::First {
+            self.combine(rows, weights, &scratch);
+        }
+        self.experts = scratch;
+    }
+
+    /// Rows in the forms that experts read, and room for what they make of them.
+    fn prepare(&mut self, rows: usize, weights: &ExpertWeights<Self>, scratch: &mut ExpertScratch) {
         let shared = weights.shared.as_ref();
         let kinds = [
             weights.gate.kind(),
@@ -147,7 +193,6 @@ impl Cpu {
             shared.map_or(weights.up.kind(), |shared| shared.up.kind()),
         ];
         self.quantise(rows, Act::Normed, self.width, &kinds);
-        let mut scratch = std::mem::take(&mut self.experts);
         scratch.hidden.reserve(
             weights.down.kind(),
             scratch.groups.places().len(),
@@ -158,37 +203,28 @@ impl Cpu {
                 .shared_hidden
                 .reserve(shared.down.kind(), rows, shared.width);
         }
-        let home = weights.gate.home();
-        match (home, self.store.take()) {
-            (Some(home), Some(mut store)) => {
-                self.feed_from_store(rows, weights, home.layer, &mut scratch, &mut store);
-                self.store = Some(store);
-            }
-            (_, store) => {
-                self.store = store;
-                self.feed_from_file(rows, weights, &mut scratch);
-            }
-        }
-        self.combine(rows, weights, &scratch);
-        self.experts = scratch;
     }
 
-    /// All experts at once, where the file is mapped.
+    /// A share of the experts at once, where the file is mapped.
     fn feed_from_file(
         &mut self,
         rows: usize,
         weights: &ExpertWeights<Self>,
         scratch: &mut ExpertScratch,
+        share: ExpertShare,
     ) {
         if self.cold_windows > 0 {
-            for (expert, _) in scratch.groups.iter() {
+            let now = |(expert, _): &(usize, &[u32])| scratch.share.contains(expert);
+            for (expert, _) in scratch.groups.iter().filter(now) {
                 weights.gate.fetch(expert);
                 weights.up.fetch(expert);
                 weights.down.fetch(expert);
             }
         }
-        self.regions(rows, weights, scratch, Shelf::File, true);
-        if let Some(layer) = weights.gate.layer() {
+        // the shared expert comes with the second share: the first has routing before it
+        let shared = share != ExpertShare::First;
+        self.regions(rows, weights, scratch, Shelf::File, shared);
+        if let (Some(layer), true) = (weights.gate.layer(), shared) {
             self.look_ahead(rows, layer, None);
         }
     }
@@ -265,7 +301,7 @@ impl Cpu {
         let step = if plenty { PART_MAX } else { PART };
         let (routed, shared) = (scratch.hidden.writer(), scratch.shared_hidden.writer());
         let jobs = Jobs::new(
-            &scratch.groups,
+            (&scratch.groups, &scratch.share),
             &scratch.rows,
             weights,
             shelf,
@@ -329,7 +365,7 @@ impl Cpu {
         let (isa, width, workers) = (self.isa, self.width, self.pool.workers());
         let step = |job: &Job<'_>| task_outputs(width, job.down.1.len() / width, workers);
         let jobs = Jobs::new(
-            &scratch.groups,
+            (&scratch.groups, &scratch.share),
             &scratch.rows,
             weights,
             shelf,
@@ -399,7 +435,7 @@ struct Jobs<'a> {
 
 impl<'a> Jobs<'a> {
     fn new(
-        groups: &'a Groups,
+        (groups, share): (&'a Groups, &Range<usize>),
         rows: &'a [u32],
         weights: &'a ExpertWeights<Cpu>,
         shelf: Shelf<'a>,
@@ -410,6 +446,9 @@ impl<'a> Jobs<'a> {
         let routed = groups.iter().filter_map(|(expert, places)| {
             let (rows, after) = rest.split_at(places.len());
             rest = after;
+            if !share.contains(&expert) {
+                return None;
+            }
             let [gate, up, down] = [&weights.gate, &weights.up, &weights.down]
                 .map(|part| Some((part.ty(), shelf.bytes(part, expert)?)));
             Some(Job {

@@ -51,6 +51,13 @@ impl Groups {
         &self.places[self.starts[expert] as usize..self.starts[expert + 1] as usize]
     }
 
+    /// The expert up to which half of the places are.
+    pub fn middle(&self) -> usize {
+        let half = self.places.len() / 2;
+        self.starts
+            .partition_point(|start| (*start as usize) < half)
+    }
+
     /// All places, expert by expert.
     pub fn places(&self) -> &[u32] {
         &self.places
