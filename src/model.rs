@@ -8,7 +8,9 @@ use std::{rc::Rc, sync::Arc};
 use crate::{
     backend::{Backend, CUT_ROWS, Needs, Room},
     engine::{
-        executor::{Capacity, Executor, Guess, Lane, Outcome, Progress, Slot, Span, Torn},
+        executor::{
+            Capacity, Executor, Guess, Lane, Outcome, Progress, SLICE_KINDS, Slot, Span, Torn,
+        },
         request::Token,
     },
     gguf::Gguf,
@@ -336,6 +338,11 @@ impl<B: Backend> Executor for Runner<B> {
         } else {
             Progress::Done
         })
+    }
+
+    fn slice_kind(&self, pass: &Window<B>) -> usize {
+        // where slices are whole layers, they are of one kind
+        pass.part.min(SLICE_KINDS - 1)
     }
 
     fn cut(&mut self, slot: Slot, rows: usize) {

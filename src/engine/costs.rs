@@ -1,7 +1,7 @@
 //! What slices and windows take on this machine, by how many rows they have and how far these look back.
 //!
 //! Knows rows and durations; knows neither clocks nor sequences. What counts is the second longest of the last few: a stream's pause is as
-//! long as the slowest kind of layer makes it, but a single hiccup says nothing. Layers are told apart no further than that, and the experts that
+//! long as the slowest kind of layer makes it, but a single hiccup says nothing. Layers are told apart no further than that, their parts are; the experts that
 //! rows touch are part of what so many rows take.
 
 mod attention;
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 pub use self::prediction::Head;
 use self::{attention::Attention, curve::Curve, decode::Decode, prediction::Predictions};
+use super::executor::SLICE_KINDS;
 
 /// What is to be computed, as far as it decides how long that takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,14 +44,15 @@ impl Load {
 }
 
 /// Slices are many, and a chunk that is smaller than it could be costs a prompt time: so what was once too slow is soon tried again.
-const SLICE_MEMORY: u32 = 128;
+const SLICE_MEMORY: u32 = 64;
 /// Windows of many rows are rare beside those of running streams.
 const WINDOW_MEMORY: u32 = 4096;
 
 /// What has been measured so far.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    slices: Curve,
+    /// By kind.
+    slices: [Curve; SLICE_KINDS],
     /// Without attention.
     windows: Curve,
     attention: Attention,
@@ -62,7 +64,7 @@ pub struct Costs {
 impl Default for Costs {
     fn default() -> Self {
         Self {
-            slices: Curve::new(SLICE_MEMORY),
+            slices: std::array::from_fn(|_| Curve::new(SLICE_MEMORY)),
             windows: Curve::new(WINDOW_MEMORY),
             attention: Attention::default(),
             decode: Decode::default(),
@@ -73,8 +75,8 @@ impl Default for Costs {
 
 impl Costs {
     /// A slice of a pass of the prompt lane took so long.
-    pub fn note_slice(&mut self, rows: usize, took: Duration) {
-        self.slices.note(rows, took);
+    pub fn note_slice(&mut self, kind: usize, rows: usize, took: Duration) {
+        self.slices[kind].note(rows, took);
     }
 
     /// All of a pass took so long: one of the decode lane, or one that would take the same there.
@@ -95,6 +97,11 @@ impl Costs {
         self.decode.expect(rows)
     }
 
+    /// The most rows of which it is known what a window of decode rows takes.
+    pub fn decode_reach(&self) -> usize {
+        self.decode.reach()
+    }
+
     /// **Units**: seconds. What attending takes.
     pub fn attention(&self, load: Load) -> f64 {
         self.attention.takes(load).as_secs_f64()
@@ -111,18 +118,32 @@ impl Costs {
         self.predictions.takes(head)
     }
 
-    /// What a slice will take, or a bound for it.
-    pub fn slice(&self, rows: usize) -> Duration {
-        // No slice takes longer than a window.
-        self.slices
-            .expect(rows)
-            .or(self.windows.expect(rows))
-            .unwrap_or_default()
+    /// What a slice of this kind will take, or a bound for it.
+    pub fn slice(&self, kind: usize, rows: usize) -> Duration {
+        let known = self.slices[kind].expect(rows);
+        known.unwrap_or_else(|| self.longest_slice(rows))
     }
 
-    /// What a slice of about so many rows took, if there was one.
+    /// What a slice of this kind typically takes: the median of the last of about so many rows, or of fewer; a bound if none was measured.
+    pub fn slice_typical(&self, kind: usize, rows: usize) -> Duration {
+        let typical = self.slices[kind].typical(rows);
+        match typical.is_zero() {
+            true => self.slice(kind, rows),
+            false => typical,
+        }
+    }
+
+    /// What a slice of any kind will take, or a bound for it.
+    pub fn longest_slice(&self, rows: usize) -> Duration {
+        let known = self.slices.iter().filter_map(|kind| kind.expect(rows));
+        // No slice takes longer than a window.
+        let known = known.max().or_else(|| self.windows.expect(rows));
+        known.unwrap_or_default()
+    }
+
+    /// What slices of about so many rows took, the longest kind, if there was one.
     pub fn measured_slice(&self, rows: usize) -> Option<Duration> {
-        self.slices.took(rows)
+        self.slices.iter().filter_map(|kind| kind.took(rows)).max()
     }
 
     /// What a window will take, or a bound for it.

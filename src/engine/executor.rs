@@ -30,6 +30,9 @@ impl Lane {
     pub const COUNT: usize = 2;
 }
 
+/// Kinds of slices that are told apart.
+pub const SLICE_KINDS: usize = 4;
+
 /// What has to be known of a row to choose the next token. An executor may always tell more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ask {
@@ -208,6 +211,12 @@ pub trait Executor: 'static {
         predicted: &mut Vec<(Slot, Token)>,
     ) -> Result<(), Self::Error> {
         unreachable!("{guesses:?}, after {predicted:?}, for an executor that does not predict")
+    }
+
+    /// What kind of slice the next one is, below [`SLICE_KINDS`]: those of a kind take about the same for as many rows.
+    fn slice_kind(&self, pass: &Self::Pass) -> usize {
+        let _ = pass;
+        0
     }
 
     /// Whose rows the last [`advance`](Self::advance) could not compute, while those of others are as they should be: they are to be withdrawn.

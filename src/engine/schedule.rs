@@ -11,8 +11,9 @@
 //!    How long streams may wait is told by their windows without guesses; guesses get what a slice leaves of that.
 //! 4. Prompts that are short enough for a few windows do not wait for a pass to end: they ride, at once and with as many rows as the
 //!    streams beside them can bear. A few such windows may follow each other; then they take turns with slices.
-//! 5. In a chunk the oldest prompt is sure of half the rows, so it always gets on; the others share the other half, shortest
-//!    remainder first, so a short prompt does not wait for a long one. What one side leaves goes to the other.
+//! 5. In a chunk the oldest prompt is sure of a third of the rows, so it always gets on; the others share the rest, shortest
+//!    remainder first, so a short prompt does not wait for a long one. What one side leaves goes to the other. Beside streams a chunk with which a
+//!    short prompt ends is not much larger than that prompt.
 
 use std::time::Duration;
 
@@ -63,6 +64,15 @@ pub struct Share {
     pub rows: usize,
 }
 
+/// A pass under way on the prompt lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnderWay {
+    /// Its rows.
+    pub rows: usize,
+    /// What kind of slice comes next.
+    pub kind: usize,
+}
+
 /// Where the engine stands between two slices, and the numbers it decides by.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
@@ -72,8 +82,8 @@ pub struct Situation<'a> {
     pub costs: &'a Costs,
     /// The pause that a running stream may have because of others.
     pub gap_max: Duration,
-    /// Rows of the pass under way on the prompt lane.
-    pub pass_rows: Option<usize>,
+    /// What is on the prompt lane.
+    pub under_way: Option<UnderWay>,
     /// Whether no slice has followed the last decode window.
     pub slice_owed: bool,
     /// Windows that may begin all the same because prompts ride in them.
@@ -104,26 +114,30 @@ pub fn schedule(demands: &mut [Demand], now: &Situation<'_>, plan: &mut Vec<Shar
     let mut window = Window::new(now);
     window.share_decode(demands, plan);
     demands.sort_unstable_by_key(|d| (left(d), d.arrival));
-    if window.load.rows > 0 || now.pass_rows.is_some() {
+    if window.load.rows > 0 || now.under_way.is_some() {
         window.share_prompts(demands, plan);
     }
     // What did not find a place there goes on the prompt lane.
-    let (next, rows) = match now.pass_rows {
-        Some(rows) => (Next::Slice, rows),
+    let (next, pass) = match now.under_way {
+        Some(pass) => (Next::Slice, pass),
         None => {
             let slice_max = (window.load.rows > 0).then(|| window.slice_max());
-            (Next::Chunk, now.chunk_rows(left_of_all(demands), slice_max))
+            let mut rows = now.chunk_rows(left_of_all(demands), slice_max);
+            if window.load.rows > 0 {
+                rows = rows.min(for_the_shortest(demands).max(rows.div_ceil(2)));
+            }
+            (Next::Chunk, UnderWay { rows, kind: 0 })
         }
     };
-    match (plan.is_empty(), rows) {
+    match (plan.is_empty(), pass.rows) {
         (true, 0) => return Next::Nothing,
         (false, 0) => return Next::Window,
-        (false, rows) if window.comes_first(rows) => return Next::Window,
+        (false, _) if window.comes_first(pass) => return Next::Window,
         (false, _) if window.rides && now.rides_left > 0 => return Next::Ride,
         _ => plan.clear(),
     }
     if next == Next::Chunk {
-        share_chunk(demands, rows, now.room.logits_rows, plan);
+        share_chunk(demands, pass.rows, now.room.logits_rows, plan);
     }
     next
 }
@@ -141,7 +155,7 @@ impl Situation<'_> {
         let least = most.div_ceil(CHUNK_PARTS);
         let parts = (1..=CHUNK_PARTS).rev();
         let mut parts = parts.map(|part| most.saturating_mul(part).div_ceil(CHUNK_PARTS));
-        let found = parts.find(|rows| costs.slice(*rows) <= slice_max);
+        let found = parts.find(|rows| costs.longest_slice(*rows) <= slice_max);
         let measured = costs.measured_slice(most).zip(costs.measured_slice(least));
         found.unwrap_or(match measured {
             Some((whole, part)) if whole <= 2 * part => most,
@@ -156,7 +170,7 @@ const CHUNK_PARTS: usize = 8;
 /// Windows in which a prompt may be read to the end, rather than on the prompt lane, and windows with such prompts
 /// that may follow each other without a slice between them.
 pub const RIDES_MAX: usize = 4;
-/// The same where it would have to wait for its turn on the prompt lane.
+/// The same where the prompt lane is busy, or soon will be with another prompt.
 const RIDES_RATHER: usize = 12;
 
 /// The window of the decode lane that could be begun.
@@ -229,7 +243,7 @@ impl<'a> Window<'a> {
         };
         let spare = self.spare(self.calm / 2, reach);
         let chunk = left_of_all(demands).min(self.now.room.chunk_rows);
-        let all = self.now.pass_rows.is_none() && chunk.div_ceil(2) <= spare;
+        let all = self.now.under_way.is_none() && chunk.div_ceil(2) <= spare;
         if all && self.logits_rows > 0 {
             let first = plan.len();
             share_chunk(demands, chunk.min(spare), self.logits_rows, plan);
@@ -241,9 +255,10 @@ impl<'a> Window<'a> {
             return;
         }
         let mut spare = self.rides(usable(self.calm).saturating_sub(self.waited), reach);
-        let rides = match self.now.pass_rows {
-            Some(_) => RIDES_RATHER,
-            None => RIDES_MAX,
+        let prompts = demands.iter().filter(|d| left(d) > 0);
+        let rides = match self.now.under_way.is_some() || prompts.count() > 1 {
+            true => RIDES_RATHER,
+            false => RIDES_MAX,
         };
         let most = rides.saturating_mul(spare);
         for demand in demands {
@@ -289,11 +304,17 @@ impl<'a> Window<'a> {
         rows
     }
 
-    /// Whether it comes before the next slice of a pass of so many rows: because it would end too late after it, or because prompts ride.
-    fn comes_first(&self, pass_rows: usize) -> bool {
-        let costs = self.now.costs;
-        let ends = self.waited + self.slices() * costs.slice(pass_rows) + costs.window(self.load);
-        !self.now.slice_owed && (self.rides || ends > usable_with_slices(self.calm))
+    /// Whether it comes before the next slice of a pass: because it would end too late after it, or because prompts ride.
+    ///
+    /// Too late is what typically exceeds the pause that streams are given, or perhaps the longest that they may have.
+    fn comes_first(&self, pass: UnderWay) -> bool {
+        let (costs, slices) = (self.now.costs, self.slices());
+        let own = costs.window_typical(self.load);
+        let typically = self.waited + slices * costs.slice_typical(pass.kind, pass.rows) + own;
+        let perhaps =
+            self.waited + slices * costs.slice(pass.kind, pass.rows) + costs.window(self.load);
+        let late = typically > usable(self.calm) || perhaps > usable(self.limit);
+        !self.now.slice_owed && (self.rides || late)
     }
 
     /// What a slice may take, so that one and a window fit into the longest pause: smaller chunks cost a prompt more than windows between
@@ -354,6 +375,20 @@ fn usable_with_slices(pause: Duration) -> Duration {
     pause * 3 / 4
 }
 
+/// Of a chunk's rows the oldest prompt has one in so many.
+const THIRD: usize = 3;
+
+/// Rows of a chunk with which the shortest prompt ends that is not the oldest.
+fn for_the_shortest(demands: &[Demand]) -> usize {
+    let prompts = demands.iter().filter(|d| left(d) > 0);
+    let oldest = prompts.clone().map(|d| d.arrival).min();
+    let others = prompts.filter(|d| Some(d.arrival) != oldest);
+    let shortest = others.map(left).min();
+    shortest.map_or(usize::MAX, |rows| {
+        rows.saturating_mul(THIRD).div_ceil(THIRD - 1)
+    })
+}
+
 /// Shares `rows` rows out to prompts. `demands` are sorted by the prompt rows left.
 fn share_chunk(demands: &[Demand], rows: usize, mut logits_rows: usize, plan: &mut Vec<Share>) {
     let prompts = demands.iter().filter(|d| left(d) > 0);
@@ -364,8 +399,8 @@ fn share_chunk(demands: &[Demand], rows: usize, mut logits_rows: usize, plan: &m
     let wanted = others
         .clone()
         .fold(0, |sum: usize, d| sum.saturating_add(left(d)));
-    // Half, rounded up, and what the others cannot use of theirs.
-    let first = left(oldest).min(rows - (rows / 2).min(wanted));
+    // A third, rounded up, and what the others cannot use of theirs.
+    let first = left(oldest).min(rows - (rows - rows.div_ceil(THIRD)).min(wanted));
     let mut rest = rows;
     for (demand, rows_max) in std::iter::once((oldest, first)).chain(others.map(|d| (d, left(d)))) {
         let mut rows = rows_max.min(rest);

@@ -14,7 +14,7 @@ use super::{
     drafts::{RowCosts, Terms},
     executor::{Executor, Lane, Progress, Slot, Span, Torn},
     request::EngineError,
-    schedule::{Next, RIDES_MAX, Share, Situation, schedule, window_max},
+    schedule::{Next, RIDES_MAX, Share, Situation, UnderWay, schedule, window_max},
     steps::Step,
 };
 
@@ -137,11 +137,13 @@ impl<E: Executor> Engine<E> {
         let plain = decoding.fold(Load::default(), |load, active| {
             load.with(Load::of(1, active.request.sequence.computed()))
         });
-        let pass_rows = self.flights[Lane::Prompt as usize]
-            .as_ref()
-            .map(Flight::rows);
+        let under_way = self.flights[Lane::Prompt as usize].as_ref();
+        let under_way = under_way.map(|flight| UnderWay {
+            rows: flight.rows(),
+            kind: self.executor.slice_kind(&flight.pass),
+        });
         let guesses = plain.rows > 0 && self.board.depth_max > 0;
-        let slice = pass_rows.map(|rows| self.costs.slice(rows));
+        let slice = under_way.map(|pass| self.costs.longest_slice(pass.rows));
         let slice = slice.map(|slice| slice * (1 + self.room.slices_ahead) as u32);
         let terms = Terms {
             costs: &self.costs,
@@ -168,7 +170,7 @@ impl<E: Executor> Engine<E> {
             room: self.room,
             costs: &self.costs,
             gap_max: self.gap_max,
-            pass_rows,
+            under_way,
             slice_owed: self.slice_owed,
             rides_left: self.rides_left,
         };
@@ -230,7 +232,7 @@ impl<E: Executor> Engine<E> {
         let Some(mut flight) = self.flights[lane as usize].take() else {
             return Ok(Turn::Busy);
         };
-        let rows = flight.rows();
+        let (rows, kind) = (flight.rows(), self.executor.slice_kind(&flight.pass));
         let started = self.executor.now();
         let progress = self.executor.advance(&mut flight.pass)?;
         flight.compute += self.executor.now() - started;
@@ -247,7 +249,8 @@ impl<E: Executor> Engine<E> {
             Progress::Done => self.complete(lane, flight)?,
         }
         if lane == Lane::Prompt {
-            self.costs.note_slice(rows, self.executor.now() - started);
+            self.costs
+                .note_slice(kind, rows, self.executor.now() - started);
         }
         self.slice_owed = lane == Lane::Decode;
         if lane == Lane::Prompt {

@@ -79,6 +79,11 @@ impl Decode {
         between(self.known(Class::fresh), rows).or(between(self.known(|_| true), rows))
     }
 
+    /// The most rows that were measured.
+    pub(super) fn reach(&self) -> usize {
+        self.known(|_| true).next_back().map_or(0, |(rows, _)| rows)
+    }
+
     fn known(
         &self,
         counts: impl Fn(&Class) -> bool + Clone,

@@ -47,7 +47,12 @@ impl RowCosts {
         let own = plain / n as f64;
         let mut more = [0.0; DEPTH_MAX];
         let mut before = 0.0f64;
+        let reach = costs.decode_reach();
         for (depth, more) in (1..).zip(&mut more) {
+            if n + depth > (reach + 1).max(reach * 3 / 2) {
+                *more = f64::INFINITY; // too far from what is known: shorter ones will tell
+                continue;
+            }
             let alone = costs.decode(n + depth)? - plain;
             let all = (costs.decode(n * (1 + depth))? - plain) / n as f64;
             before = alone.max(all).max(before + ROW_LEAST * own);
@@ -132,6 +137,25 @@ mod tests {
         let rows = RowCosts::new(costs, decoding).unwrap();
         let bill = Bill::new(&rows, 1.0, |guesses| 1e-6 * each_us * guesses as f64);
         bill.best([chance; DEPTH_MAX].into_iter()).depth
+    }
+
+    #[test]
+    fn depths_far_from_what_is_known_are_not_chosen() {
+        let reach = |measured: &[usize]| {
+            let mut costs = Costs::default();
+            for rows in measured {
+                let load = Load {
+                    rows: *rows,
+                    attended: 0,
+                };
+                costs.note_decode(load, Duration::from_millis(10));
+            }
+            let rows = RowCosts::new(&costs, 1).unwrap();
+            Bill::new(&rows, f64::MAX, |_| 0.0).longest()
+        };
+        assert_eq!(reach(&[1]), 1);
+        assert_eq!(reach(&[1, 2]), 2);
+        assert_eq!(reach(&[1, 4]), 5);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::executor::SLICE_KINDS;
 
 const ROOM: Room = Room {
     rows: 64,
@@ -9,6 +10,8 @@ const ROOM: Room = Room {
     chunk_rows: 32,
     slices_ahead: 1,
 };
+
+const PASS: UnderWay = UnderWay { rows: 32, kind: 0 };
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -28,7 +31,7 @@ fn situation(room: Room, costs: &Costs) -> Situation<'_> {
         room,
         costs,
         gap_max: 100 * MS,
-        pass_rows: None,
+        under_way: None,
         slice_owed: false,
         rides_left: 0,
     }
@@ -104,7 +107,7 @@ fn windows() {
         decode_rows(17),
         &[p(9), p(99), D],
         Beside,
-        &[(2, 1), (0, 8), (1, 8)],
+        &[(2, 1), (0, 6), (1, 10)],
     );
     check(decode_rows(16), &[p(29), D], Beside, &[(1, 1), (0, 15)]);
     // Else those that fit ride and the others go on their own lane.
@@ -123,19 +126,19 @@ fn chunks() {
     // Nobody waits for a window: as many rows as fit.
     check(ROOM, &[p(100)], Chunk, &[(0, 32)]);
     check(Room { rows: 10, ..ROOM }, &[p(100)], Chunk, &[(0, 10)]);
-    // Half for the oldest, and the shortest first in the other half.
+    // A third for the oldest, and the shortest first in the rest.
     let three = |a, b, c, expected: &[(u32, usize)]| {
         check(ROOM, &[p(a), p(b), p(c)], Chunk, expected);
     };
-    three(100, 90, 5, &[(0, 16), (2, 5), (1, 11)]);
+    three(100, 90, 5, &[(0, 11), (2, 5), (1, 16)]);
     three(100, 4, 5, &[(0, 23), (1, 4), (2, 5)]);
     three(3, 90, 80, &[(0, 3), (2, 29)]);
     three(3, 4, 5, &[(0, 3), (1, 4), (2, 5)]);
     // Equal remainders: the older one.
-    three(99, 20, 20, &[(0, 16), (1, 16)]);
+    three(99, 20, 20, &[(0, 11), (1, 20), (2, 1)]);
     let chunk_rows = |chunk_rows| Room { chunk_rows, ..ROOM };
     check(chunk_rows(1), &[p(9), p(1)], Chunk, &[(0, 1)]);
-    check(chunk_rows(3), &[p(9), p(9)], Chunk, &[(0, 2), (1, 1)]);
+    check(chunk_rows(3), &[p(9), p(9)], Chunk, &[(0, 1), (1, 2)]);
     // A prompt that would complete without room for its logits keeps a row back.
     let one = Room {
         logits_rows: 1,
@@ -151,8 +154,13 @@ fn chunks() {
         chunk_rows: usize::MAX,
         slices_ahead: 1,
     };
-    let half = usize::MAX / 2;
-    check(all, &[p(usize::MAX); 2], Chunk, &[(0, half + 1), (1, half)]);
+    let third = usize::MAX / 3;
+    check(
+        all,
+        &[p(usize::MAX); 2],
+        Chunk,
+        &[(0, third), (1, 2 * third)],
+    );
 }
 
 /// Rows that attend to nothing.
@@ -164,7 +172,7 @@ fn load(rows: usize) -> Load {
 fn costs(slices: &[(usize, u32)], windows: &[(usize, u32)]) -> Costs {
     let mut costs = Costs::default();
     for (rows, ms) in slices {
-        costs.note_slice(*rows, *ms * MS);
+        costs.note_slice(0, *rows, *ms * MS);
     }
     for (rows, ms) in windows {
         costs.note_window(load(*rows), *ms * MS);
@@ -177,13 +185,13 @@ fn a_window_comes_before_the_slice_that_would_make_it_late() {
     let quick = costs(&[(32, 4)], &[(1, 10)]);
     let free = situation(ROOM, &quick);
     let busy = Situation {
-        pass_rows: Some(32),
+        under_way: Some(PASS),
         ..free
     };
-    // 75 % of two and a half windows, less one and two slices.
-    check_in(&busy, &[(D, 0)], Slice, &[]);
-    check_in(&busy, &[(D, 1)], Beside, &[(0, 1)]);
-    check_in(&busy, &[(D, 0), (D, 1)], Beside, &[(0, 1), (1, 1)]);
+    // 85 % of two and a half windows, less one and two slices.
+    check_in(&busy, &[(D, 3)], Slice, &[]);
+    check_in(&busy, &[(D, 4)], Beside, &[(0, 1)]);
+    check_in(&busy, &[(D, 0), (D, 4)], Beside, &[(0, 1), (1, 1)]);
     check_in(&busy, &[(N, 999)], Slice, &[]);
     // So it is before a chunk is begun: here one whose rows are too many to ride.
     let narrow = Situation {
@@ -193,20 +201,20 @@ fn a_window_comes_before_the_slice_that_would_make_it_late() {
         },
         ..free
     };
-    check_in(&narrow, &[(D, 0), (p(99), 0)], Chunk, &[(1, 32)]);
-    check_in(&narrow, &[(D, 1), (p(99), 0)], Beside, &[(0, 1)]);
+    check_in(&narrow, &[(D, 3), (p(99), 0)], Chunk, &[(1, 32)]);
+    check_in(&narrow, &[(D, 4), (p(99), 0)], Beside, &[(0, 1)]);
     // But after a window comes a slice, however late it is.
     for now in [busy, narrow] {
         let owed = Situation {
             slice_owed: true,
             ..now
         };
-        let next = if now.pass_rows.is_some() {
+        let next = if now.under_way.is_some() {
             Slice
         } else {
             Chunk
         };
-        let chunk: &[_] = if now.pass_rows.is_some() {
+        let chunk: &[_] = if now.under_way.is_some() {
             &[]
         } else {
             &[(1, 32)]
@@ -230,16 +238,35 @@ fn a_window_comes_before_the_slice_that_would_make_it_late() {
         check_in(&busy, &[(D, waited + 1)], Beside, &[(0, 1)]);
     };
     // If that is less than a twentieth of the longest pause, that.
-    last_slice(1, 1, 34, 1000);
+    last_slice(1, 1, 39, 1000);
     // Windows that alone take most of that.
-    last_slice(5, 80, 60, 100);
+    last_slice(5, 80, 80, 100);
+}
+
+#[test]
+fn slices_of_several_kinds_fill_a_pause() {
+    let mut costs = costs(&[(32, 7)], &[(1, 10)]);
+    costs.note_slice(1, 32, 2 * MS);
+    // 85 % of two and a half windows, less a window
+    for (kind, room) in [(0, 4), (1, 9), (2, 4)] {
+        let now = Situation {
+            under_way: Some(UnderWay { rows: 32, kind }),
+            room: Room {
+                slices_ahead: 0,
+                ..ROOM
+            },
+            ..situation(ROOM, &costs)
+        };
+        check_in(&now, &[(D, room)], Slice, &[]);
+        check_in(&now, &[(D, room + 1)], Beside, &[(0, 1)]);
+    }
 }
 
 #[test]
 fn guesses_do_not_lengthen_the_pause() {
     let costs = costs(&[(32, 4)], &[(1, 10), (8, 40)]);
     let busy = Situation {
-        pass_rows: Some(32),
+        under_way: Some(PASS),
         ..situation(ROOM, &costs)
     };
     // a window with guesses is late where one without would not be
@@ -280,7 +307,7 @@ fn short_prompts_do_not_wait_for_the_end_of_a_pass() {
         ..ROOM
     };
     let busy = Situation {
-        pass_rows: Some(32),
+        under_way: Some(PASS),
         ..situation(room, &costs)
     };
     check_in(&busy, &[(p(16), 0)], Beside, &[(0, 16)]);
@@ -288,6 +315,15 @@ fn short_prompts_do_not_wait_for_the_end_of_a_pass() {
     // In a few windows, if one is not enough.
     check_in(&busy, &[(p(192), 0)], Beside, &[(0, 16)]);
     check_in(&busy, &[(p(64), 0), (p(9), 0)], Beside, &[(1, 9), (0, 7)]);
+    // Nor if a longer one comes with it, which will be on the lane.
+    let free = Situation {
+        under_way: None,
+        ..busy
+    };
+    check_in(&free, &[(D, 1), (p(60), 0)], Beside, &[(0, 1), (1, 15)]);
+    check_in(&free, &[(D, 1), (p(61), 0)], Chunk, &[(1, 32)]);
+    let longer = [(D, 1), (p(199), 0), (p(61), 0)];
+    check_in(&free, &longer, Beside, &[(0, 1), (2, 15)]);
     // The streams beside it bear it as long as they need not wait too long: 85 % of two and a half windows.
     check_in(&busy, &[(D, 1), (p(9), 0)], Beside, &[(0, 1), (1, 9)]);
     check_in(&busy, &[(D, 2), (p(4), 0)], Beside, &[(0, 1), (1, 4)]);
@@ -403,6 +439,33 @@ fn chunks_are_smaller_beside_unsteady_windows() {
 }
 
 #[test]
+fn chunks_are_smaller_where_a_short_prompt_ends() {
+    let costs = costs(&[(32, 9)], &[(1, 10)]);
+    let narrow = Room {
+        decode_rows: 1,
+        ..ROOM
+    };
+    let owed = Situation {
+        slice_owed: true,
+        ..situation(narrow, &costs)
+    };
+    let check = |stream, short, expected: &[_]| {
+        check_in(
+            &owed,
+            &[(stream, 0), (p(99), 0), (p(short), 0)],
+            Chunk,
+            expected,
+        );
+    };
+    check(D, 30, &[(1, 11), (2, 21)]);
+    check(D, 12, &[(1, 6), (2, 12)]);
+    // not beyond half
+    check(D, 2, &[(1, 14), (2, 2)]);
+    // nor where nobody waits
+    check(N, 12, &[(1, 20), (2, 12)]);
+}
+
+#[test]
 fn too_many_decoders_take_turns() {
     let room = Room {
         decode_rows: 2,
@@ -494,7 +557,8 @@ proptest! {
         wants in wants(), room in room(), costs in measured(),
         pass_rows in prop::option::of(1usize..200), slice_owed in any::<bool>(), rides_left in 0usize..2,
     ) {
-        let now = Situation { pass_rows, slice_owed, rides_left, ..situation(room, &costs) };
+        let under_way = pass_rows.map(|rows| UnderWay { rows, kind: rows % SLICE_KINDS });
+        let now = Situation { under_way, slice_owed, rides_left, ..situation(room, &costs) };
         let demands: Vec<_> = wants
             .iter()
             .enumerate()
@@ -534,7 +598,7 @@ proptest! {
     #[test]
     fn both_lanes_get_on(slice in 1u32..60, window in 1u32..300) {
         let costs = costs(&[(32, slice)], &[(1, window)]);
-        let mut now = Situation { pass_rows: Some(32), ..situation(ROOM, &costs) };
+        let mut now = Situation { under_way: Some(PASS), ..situation(ROOM, &costs) };
         let (mut waited, mut worst, mut slices, mut windows) = (0, 0, 0, 0);
         for _ in 0..1000 {
             let demands = [Demand { waited: waited * MS, ..demand(0, D) }];
