@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::{Value, json};
 use tidegate::{
-    cpu::table::TableStats,
     gguf::{Advice, Gguf, Held},
+    table::TableStats,
 };
 
 mod common;
