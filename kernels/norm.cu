@@ -184,17 +184,15 @@ KERNEL_MIN(NORM_THREADS, 1) branch_alone(const float* branch, Experts experts, A
 #endif
 
 /// `paired [rows, STREAMS, 2 WIDTH]`: the normed embedding of a row, then its normed hidden state: that which is kept for its position, or with `length` 0 row `row` of
-/// `states`; of several streams each by itself. `pairs` becomes the number of these. Grid: (rows, 2 STREAMS).
+/// `states`; of several streams each by itself. Grid: (rows, 2 STREAMS).
 KERNEL_MIN(NORM_THREADS, 1) pair(const float* embedded, const float* states, u32 length, const float* embedded_weight, const float* state_weight, float eps,
-                                 float* paired, u32* pairs, Rows rows) {
+                                 float* paired, Rows rows) {
     float x[TURNS][8], w[TURNS][8];
     u32 row = blockIdx.x, half = blockIdx.y % 2, stream = blockIdx.y / 2;
     load_share(half ? state_weight + stream * WIDTH : embedded_weight, w);
     wait_for_previous();
     release_next();
-    u32 live = rows.counts[0];
-    if (row == 0 && blockIdx.y == 0 && threadIdx.x == 0) *pairs = live * STREAMS;
-    if (row >= live) return;
+    if (row >= rows.counts[0]) return;
     u32 at = half && length ? rows.slots[row] * length + rows.positions[row] % length : row;
     load_share(half ? states + ((u64)at * STREAMS + stream) * WIDTH : embedded + (u64)at * WIDTH, x);
     norm_share(x, w, eps, {paired, {}, {}, FORM_FLOAT}, 2 * (row * STREAMS + stream) + half);

@@ -285,15 +285,15 @@ impl Backend for Cuda {
     }
 
     fn residual(&mut self, rows: usize) -> Result<Residual, CudaError> {
-        let (width, room) = {
+        let (width, streams, room) = {
             let ready = self.ready();
-            (ready.streams * ready.width, ready.room)
+            (ready.width, ready.streams, ready.room)
         };
         // launches are made for whole buckets, and blocks may load their row before they know that there is none
-        let bytes = 4 * bucket(rows) * width;
+        let bytes = 4 * bucket(rows) * streams * width;
         Ok(Residual {
             memory: DeviceMemory::new(&self.device.context, bytes)?,
-            tables: Tables::new(&self.device, rows, room.slots, room.pages)?,
+            tables: Tables::new(&self.device, rows, room.slots, room.pages, streams)?,
             stale: false,
             ahead: None,
         })

@@ -178,8 +178,6 @@ pub(super) struct ChooseLayout {
 pub(super) struct PredictLayout {
     /// `[slots, HIDDEN_ROWS, streams, residual] f32`: final hidden states.
     pub(super) states: usize,
-    /// `[1] u32`: rows and streams that `pair` was told of.
-    pub(super) pairs: usize,
     /// [`ChainTable`](super::backend::ChainTable)
     pub(super) chain: usize,
     /// `[CUT_ROWS, rows] u32`: what was predicted.
@@ -249,7 +247,6 @@ impl Layout {
             let rows = bucket(room.slots);
             predict = PredictLayout {
                 states: plan.take(4 * room.slots * HIDDEN_ROWS * all),
-                pairs: plan.take(4),
                 chain: plan.take(4 * ChainTable::new(rows).words),
                 drafts: plan.take(4 * CUT_ROWS * rows),
             };

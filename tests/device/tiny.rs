@@ -67,13 +67,16 @@ fn check_company(model: &mut Bare<Cuda>, file: &str, ids: &[u32]) {
         (Lane::Prompt, [2, 64, 64]),
         (Lane::Decode, [0, 1, 1]),
     ] {
+        // short sequences end before the last windows
+        let part = |slot: usize| Part {
+            slot,
+            first: at[slot],
+            tokens: &sequences[slot][at[slot]..]
+                [..rows[slot].min(sequences[slot].len() - at[slot])],
+        };
         let parts: Vec<Part<'_>> = (0..3)
-            .filter(|slot| rows[*slot] > 0)
-            .map(|slot| Part {
-                slot,
-                first: at[slot],
-                tokens: &sequences[slot][at[slot]..][..rows[slot]],
-            })
+            .map(part)
+            .filter(|part| !part.tokens.is_empty())
             .collect();
         let logits = model.window(lane, &parts, Ask::Logits);
         let mut logits = logits.chunks(vocab);

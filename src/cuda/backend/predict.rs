@@ -176,11 +176,10 @@ impl Ready {
             [self.now().rows, 2 * self.streams, 1],
             self.kernels.norms.threads,
         );
-        let pairs = self.at(self.layout.predict.pairs);
         // SAFETY: the parameters of `pair`; `Paired` has room for the rows.
         unsafe {
             launch!(&self.queue, &self.kernels.norms.pair, grid;
-                embedded, states, length, self.weight(token_norm.at), self.weight(state_norm.at), eps, self.act(Act::Paired), pairs, tables)
+                embedded, states, length, self.weight(token_norm.at), self.weight(state_norm.at), eps, self.act(Act::Paired), tables)
         }
     }
 

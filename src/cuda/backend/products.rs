@@ -201,7 +201,7 @@ impl Ready {
         let source = self.source(from, self.streams * matrix.inputs, form_of(matrix.kind()))?;
         let source = From {
             stride: matrix.inputs,
-            live: self.at(self.layout.predict.pairs),
+            live: now.tables.stream_count(),
             rows: self.streams * now.rows,
             ..source
         };

@@ -206,9 +206,14 @@ impl Units {
             bias: set.add(sources::BIAS, Macros::default()),
             norm: set.add(sources::NORM, norm),
             softcap: (needs.sandwich).then(|| set.add(sources::SOFTCAP, Macros::default())),
-            draw: needs
-                .predicts
-                .then(|| set.add(sources::DRAW, choose.clone())),
+            draw: needs.predicts.then(|| {
+                let streams = 1 + needs.more_streams;
+                let macros = match needs.more_streams {
+                    0 => choose.clone(),
+                    _ => choose.clone().with("STREAMS", streams),
+                };
+                set.add(sources::DRAW, macros)
+            }),
             choose: set.add(sources::CHOOSE, choose),
             routes: needs
                 .routes
