@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::{Value, json};
 use tidegate::{
-    cpu::table::TableStats,
     gguf::{Advice, Gguf, Held},
+    table::TableStats,
 };
 
 mod common;
@@ -125,8 +125,11 @@ fn phase<B: Machine>(
     read: impl FnOnce(&mut Rig<B>) -> Result<(), Failure>,
 ) -> Result<Phase, Failure> {
     let stats = |rig: &Rig<B>| {
-        let cpu = rig.backend().cpu().ok_or("only the CPU reads tables")?;
-        Ok::<TableStats, Failure>(cpu.table_stats().clone())
+        let backend = rig.backend();
+        let cpu = backend.cpu().map(|cpu| cpu.table_stats());
+        let stats = cpu.or_else(|| backend.cuda().map(|cuda| cuda.table_stats()));
+        let stats = stats.ok_or("neither a CPU nor a device")?;
+        Ok::<TableStats, Failure>(stats.clone())
     };
     let (before, begun) = (stats(rig)?, Instant::now());
     read(rig)?;

@@ -10,7 +10,7 @@
 // - Every SPLIT positions a fresh state begins; splits are joined in ascending order:
 //   m' = max(m, m_s), x' = fma(x_s, 2^(m_s - m'), x * 2^(m - m')), in f32.
 // - With WINDOW positions before a row's window have weight 0 as well, and splits before it are left out. With SINKS a head's sink joins at the end, as a split
-//   of one weight 1 (times 2^15) and values 0.
+//   of one weight 1 (times 2^15) and values 0. With SELECTED positions that a row's mask leaves out have weight 0 too; a page or split of which nothing is seen adds nothing.
 // - With f32 keys and values everything is a chain of `fmaf` in ascending order (weights without the 2^15, sums of 64 weights by halves 32, 16, .., 1).
 //
 // So a result depends on the row's position and the cache only: not on tiles, chunks, the rows of a window or the grid. A position behind a row's own has weight 0.
@@ -20,7 +20,7 @@
 // Against f64 on keys and values that were never rounded: the f16 cache by itself 3.0e-4, 5.2e-4, 7.7e-4 (4000 positions, deviation 1, 2, 4), with these products
 // of two parts 3.7e-4, 5.4e-4, 7.7e-4, of one part 4.2e-4, 6.7e-4, 9.6e-4. One part rounds a query once more than keys are rounded anyway, and is a third less work.
 //
-// Macros: those of kv.cuh; HEADS (at most 16 KV_HEADS), SPLIT (64, 128 or 256), QUERY_PARTS (1, or 2), GATED (queries come as `[query | gate]` a head), SINKS.
+// Macros: those of kv.cuh; HEADS (at most 16 KV_HEADS), SPLIT (64, 128 or 256), QUERY_PARTS (1, or 2), GATED (queries come as `[query | gate]` a head), SINKS, SELECTED (rows may have masks: index.cu).
 #pragma once
 #include "functions.cuh"
 #include "kv.cuh"
@@ -39,6 +39,9 @@
 #endif
 #ifndef SINKS
 #define SINKS 0
+#endif
+#ifndef SELECTED
+#define SELECTED 0
 #endif
 
 #define GROUP (HEADS / KV_HEADS)
@@ -87,6 +90,14 @@ DEVICE void join_factors(float* m, float next, float* kept, float* added) {
     *added = power_of_two(next - top);
     *m = top;
 }
+
+/// Which positions rows see: `of [rows, pages] u64`, a bit a position; null: all of them.
+struct Masks {
+    const u64* of;
+    u64 pages;
+};
+/// Positions of a page that a row of the window sees.
+DEVICE u64 seen_of(const Masks& masks, u32 row, u32 page) { return SELECTED && masks.of ? masks.of[row * masks.pages + page] : ~0ull; }
 
 /// The weight of a sink, as weights are stored.
 #define SINK_WEIGHT (KV_TYPE == KV_F32 ? 1.0f : 32768.0f)
@@ -163,6 +174,14 @@ DEVICE void mask_before(float scores[4], u32 tile, u32 from_low, u32 from_high) 
     if (at < from_high) scores[2] = MINUS_INFINITY;
     if (at + 1 < from_high) scores[3] = MINUS_INFINITY;
 }
+/// Minus infinity for positions of the page that are not seen.
+DEVICE void mask_unseen(float scores[4], u32 tile, u64 low, u64 high) {
+    u32 at = 8 * tile + 2 * (lane_of() % 4);
+    if (!(low >> at & 1)) scores[0] = MINUS_INFINITY;
+    if (!(low >> at & 2)) scores[1] = MINUS_INFINITY;
+    if (!(high >> at & 1)) scores[2] = MINUS_INFINITY;
+    if (!(high >> at & 2)) scores[3] = MINUS_INFINITY;
+}
 /// What of the positions before `from` lies in a page that begins at `start`.
 DEVICE u32 hidden_of(u32 from, u32 start) { return from > start ? from - start : 0; }
 
@@ -186,6 +205,9 @@ struct FloatLines {
     u32 slot;
     u32 position; // of the first row
     u32 rows;
+    u32 row;   // of the window for that position, perhaps before the span's first (then the number has wrapped)
+    u32 first; // position of the span's first row
+    Masks masks;
 };
 
 /// Runs the lines over a split from a fresh state; the block takes part. Maxima and sums of weights are left in `states` until the next call.
@@ -220,6 +242,9 @@ DEVICE void sweep_split(const FloatLines& lines, u32 split, float sums[FLOAT_LIN
             if (first >= LINES) break;
             u32 own = lines.position + (first + i) / GROUP;
             bool visible = page * PAGE + place <= own && page * PAGE + place >= visible_from(own);
+            // rows before a span's first, and lines that are not there, have no masks
+            if (SELECTED && visible && own >= lines.first && (first + i) / GROUP < lines.rows)
+                visible = seen_of(lines.masks, lines.row + (first + i) / GROUP, page) >> place & 1;
             lines.scores[(first + i) * PAGE + place] = visible ? score[i] : MINUS_INFINITY;
         }
         sync_block();

@@ -12,6 +12,7 @@
 //     scale          factor on the scores
 //     values         scratch [rows of the launch, splits_max, HEADS, HEAD_DIM] f32
 //     states         scratch [rows of the launch, splits_max, HEADS, 2] f32: maximum, sum of weights
+//     masks          [rows of the window, pages] u64, read with SELECTED, or null
 //     splits_max     at least `position / SPLIT + 1` of every row
 //                    A block goes on with split x + gridDim.x, so gridDim.x is a matter of speed only: about 4 blocks a multiprocessor in all are enough.
 // attention_combine  grid (ceil(HEADS * HEAD_DIM / 256), rows), block 256: a thread takes a channel
@@ -109,8 +110,15 @@ DEVICE void load_values(Loads& loads, const u8* const pages[SPLIT_PAGES], u32 pa
     }
 }
 
+DEVICE bool nothing(const u64 seen[SPLIT_PAGES]) {
+    u64 any = 0;
+#pragma unroll
+    for (u32 i = 0; i < SPLIT_PAGES; i++) any |= seen[i];
+    return any == 0;
+}
+
 KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, const u8* cache, u64 page_stride, float scale, float* values, float* states,
-                                    u32 splits_max) {
+                                    u32 splits_max, Masks masks) {
     SHARED(uint4, operands, QUERY_OPERANDS);
     SHARED(uint4, weights, SPLIT_PAGES * 4 * 32);
     SHARED(float, tops, SPLIT_PAGES * LINES * 8);
@@ -118,6 +126,7 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
     u32 count = rows.counts[0], position = rows.positions[row], first_page = rows.row_pages[row], slot = WINDOW ? rows.slots[row] : 0;
     if (row >= count) position = 0, first_page = 0, slot = 0;
     const u32 from = visible_from(position), begin = from / SPLIT + blockIdx.x;
+    bool staged = false;
     for (u32 split = begin; split * SPLIT <= position; split += gridDim.x) {
         const u8* pages[SPLIT_PAGES];
         u32 pages_there = least(position / PAGE - split * SPLIT_PAGES + 1, (u32)SPLIT_PAGES);
@@ -126,12 +135,23 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
             u32 page = page_of(rows.pages + first_page, slot, split * SPLIT_PAGES + least(i, pages_there - 1));
             pages[i] = cache + page * page_stride + kv_head * KV_HEAD_BYTES;
         }
-        bool first = split == begin;
-        if (first) {
+        if (split == begin) {
             wait_for_previous();
             release_next();
             if (row >= count) return;
         }
+        u64 seen[SPLIT_PAGES];
+#pragma unroll
+        for (u32 i = 0; i < SPLIT_PAGES; i++) seen[i] = SELECTED ? seen_of(masks, row, split * SPLIT_PAGES + least(i, pages_there - 1)) : ~0ull;
+        if (SELECTED && nothing(seen)) {
+            // what would come of it, without reading it
+            u64 head = ((u64)blockIdx.z * splits_max + split) * HEADS + kv_head * GROUP;
+            for (u32 at = threadIdx.x; at < GROUP * HEAD_DIM; at += 32 * WARPS) values[head * HEAD_DIM + at] = 0.0f;
+            if (threadIdx.x < GROUP) *(float2*)(states + (head + threadIdx.x) * 2) = make_float2(MINUS_INFINITY, 0.0f);
+            continue;
+        }
+        const bool first = SELECTED ? !staged : split == begin;
+        staged = true;
         // the queries are asked for first, because they are needed first
         constexpr u32 fours = LINES * CHUNKS * 8, per_thread = (fours + 32 * WARPS - 1) / (32 * WARPS);
         float4 q[per_thread];
@@ -183,6 +203,13 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
             if (WINDOW) {
                 u32 hidden = hidden_of(from, (split * SPLIT_PAGES + page) * PAGE);
                 mask_before(scores[i], tile, hidden, hidden);
+            }
+            if (SELECTED) {
+                u64 own = seen[0];
+#pragma unroll
+                for (u32 other = 1; other < SPLIT_PAGES; other++)
+                    if (page == other) own = seen[other];
+                mask_unseen(scores[i], tile, own, own);
             }
             float low = line_top(fmaxf(scores[i][0], scores[i][1])), high = line_top(fmaxf(scores[i][2], scores[i][3]));
             if (t == 0) {
@@ -274,7 +301,7 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
 #else
 
 KERNEL(FLOAT_THREADS) attention_decode(Rows rows, u32 row0, const float* query, const u8* cache, u64 page_stride, float scale, float* values, float* states,
-                                       u32 splits_max) {
+                                       u32 splits_max, Masks masks) {
     SHARED(float, queries, LINES * HEAD_DIM);
     SHARED(float, scores, LINES * PAGE);
     SHARED(float, line_states, 3 * LINES);
@@ -288,7 +315,7 @@ KERNEL(FLOAT_THREADS) attention_decode(Rows rows, u32 row0, const float* query, 
         u32 line = item / HEAD_DIM, channel = item % HEAD_DIM;
         queries[item] = query[(u64)row * QUERY_WIDTH + (kv_head * GROUP + line) * QUERY_STRIDE + channel] * (scale * LOG2_E);
     }
-    FloatLines lines = {queries, scores, line_states, cache + kv_head * KV_HEAD_BYTES, page_stride, pages, WINDOW ? rows.slots[row] : 0, position, 1};
+    FloatLines lines = {queries, scores, line_states, cache + kv_head * KV_HEAD_BYTES, page_stride, pages, WINDOW ? rows.slots[row] : 0, position, 1, row, position, masks};
     for (u32 split = visible_from(position) / SPLIT + blockIdx.x; split * SPLIT <= position; split += gridDim.x) {
         float sums[FLOAT_LINES];
         sweep_split(lines, split, sums);

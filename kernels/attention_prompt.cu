@@ -18,6 +18,7 @@
 //     span0    spans before it are left to others
 //     query, cache, page_stride, scale   as in attention_decode.cu
 //     sinks    [HEADS] f32, read with SINKS
+//     masks    [rows of the window, pages] u64, read with SELECTED, or null
 //     mixed    [rows, HEADS * HEAD_DIM] f32; with GATED times sigmoid(gate)
 // Macros:  those of attention.cuh; LINE_WARPS (4, with head_dim above 256 2, or what of 2 and 1 fits the card's shared memory; the results do not depend on it).
 // Architectures tried: sm_75, 80, 86, 89, 90, 100, 120; 246 registers with head_dim 128, 230 with 512, no spills but up to 12 bytes with head_dim 64 and 80 on sm_90
@@ -152,7 +153,7 @@ DEVICE void clear(Sums& sums) {
     sums.low = sums.high = MINUS_INFINITY;
 }
 
-KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const u8* cache, u64 page_stride, float scale, const float* sinks, float* mixed) {
+KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const u8* cache, u64 page_stride, float scale, const float* sinks, float* mixed, Masks masks) {
     DYNAMIC_SHARED(shared);
     uint4* operands = (uint4*)shared;
     uint4* all_weights = operands + LINE_WARPS * QUERY_OPERANDS;
@@ -189,6 +190,9 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
     // positions of this lane's two lines in their page
     u32 line_low = line_warp * LINES + g, line_high = line_low + 8;
     u32 last_low = tile.position % PAGE + line_low / GROUP, last_high = tile.position % PAGE + line_high / GROUP;
+    // lines of rows that are not there see what they like
+    auto has_row = [&](u32 line) { u32 at = tile.position + line / GROUP; return SELECTED && line < TILE_ROWS * GROUP && at >= tile.first && at < tile.end; };
+    const bool row_low = has_row(line_low), row_high = has_row(line_high);
     Sums sums, total;
     clear(sums);
     clear(total);
@@ -196,6 +200,8 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
         const u8* here = cache + (u64)page_of(pages, slot, page) * page_stride;
         const u8* after = cache + (u64)next * page_stride;
         next = page_of(pages, slot, least(page + 2, last_page));
+        const u64 seen_low = row_low ? seen_of(masks, tile.row + line_low / GROUP, page) : ~0ull;
+        const u64 seen_high = row_high ? seen_of(masks, tile.row + line_high / GROUP, page) : ~0ull;
         float scores[SCORE_TILES][4];
         uint4 weights[4];
 #pragma unroll
@@ -261,6 +267,10 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
                 u32 from_high = hidden_of(visible_from(tile.position + line_high / GROUP), page * PAGE);
 #pragma unroll
                 for (u32 i = 0; i < SCORE_TILES; i++) mask_before(scores[i], SCORE_TILES * column_warp + i, from_low, from_high);
+            }
+            if (SELECTED) {
+#pragma unroll
+                for (u32 i = 0; i < SCORE_TILES; i++) mask_unseen(scores[i], SCORE_TILES * column_warp + i, seen_low, seen_high);
             }
             float low = scores[0][0], high = scores[0][2];
 #pragma unroll
@@ -346,7 +356,7 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
 
 #define TILE_ROWS POWER_OF_TWO_BELOW(LINES / GROUP)
 
-KERNEL(FLOAT_THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const u8* cache, u64 page_stride, float scale, const float* sinks, float* mixed) {
+KERNEL(FLOAT_THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const u8* cache, u64 page_stride, float scale, const float* sinks, float* mixed, Masks masks) {
     SHARED(float, queries, LINES * HEAD_DIM);
     SHARED(float, scores, LINES * PAGE);
     SHARED(float, line_states, 3 * LINES);
@@ -363,7 +373,7 @@ KERNEL(FLOAT_THREADS) attention_prompt(Rows rows, u32 span0, const float* query,
     }
     // rows behind the span's last are left out, those before its first have queries of zeros
     FloatLines lines = {queries, scores, line_states, cache + kv_head * KV_HEAD_BYTES, page_stride, rows.pages + tile.pages, tile.slot,
-                        tile.position, tile.end - tile.position};
+                        tile.position, tile.end - tile.position, tile.row, tile.first, masks};
     float sums[FLOAT_LINES], total[FLOAT_LINES], weights[FLOAT_LINES], m[FLOAT_LINES];
 #pragma unroll
     for (u32 i = 0; i < FLOAT_LINES; i++) total[i] = weights[i] = 0.0f, m[i] = MINUS_INFINITY;

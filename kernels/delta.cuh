@@ -6,7 +6,7 @@
 //     at the block's end:  S <- e^{G_C} S + sum_j e^{G_C-G_j} k_j u_j^T
 //
 // Every inner product is one chain of fmaf, channels ascending; every sum over j continues its element's chain, rows ascending. Before the heads: a causal
-// convolution of 4 inputs with silu, q and k normalised. After them: rms norm of each head's output, times its weight, times silu(z).
+// convolution of 4 inputs with silu, q and k normalised. After them: rms norm of each head's output, times its weight, times silu(z), or sigmoid(z) with OUT_GATE 1.
 //
 // When S advances. `mark` is the anchor that S in memory stands at. The block behind it is folded into S, and stored so, once none of its rows can be taken back:
 // at the start of a window whose first row lies behind the block, or within a window that ends CUT_ROWS or more behind it. Rows of a window that lie behind a
@@ -20,7 +20,7 @@
 //     marks [v heads, VD / 8] u32        one for each 8 columns, so that blocks of threads with any share of the columns keep their own
 //
 // Macros: K_HEADS, V_HEADS, KD, VD (multiples of 8), TILED (v head j uses k head j % K_HEADS; else j / (V_HEADS / K_HEADS)), INTERLEAVED (beta and decay come in
-// one projection), SHORT_ROWS (rows of a span that `delta_step` can take, a multiple of 4 up to 16; rings are the longer for it).
+// one projection), OUT_GATE, SHORT_ROWS (rows of a span that `delta_step` can take, a multiple of 4 up to 16; rings are the longer for it).
 #pragma once
 #include "functions.cuh"
 #include "quantise.cuh"
@@ -42,6 +42,9 @@
 #endif
 #ifndef INTERLEAVED
 #define INTERLEAVED 0
+#endif
+#ifndef OUT_GATE
+#define OUT_GATE 0
 #endif
 #ifndef SHORT_ROWS
 #define SHORT_ROWS 12
@@ -299,7 +302,7 @@ DEVICE void finish_head(const DeltaOut& out, const float* z, const float* norm, 
     for (int i = 0; i < PER_LANE(VD); i++) {
         u32 d = 32 * i + lane_of();
         if (d < VD) {
-            float y = x[i] * scale * norm[d] * silu_of(gate[i]);
+            float y = x[i] * scale * norm[d] * (OUT_GATE ? sigmoid_of(gate[i]) : silu_of(gate[i]));
             to[d] = y;
             if (out.forms & FORM_FLOAT) out.mixed[at + d] = y;
         }

@@ -361,7 +361,7 @@ DEVICE u32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }
 #define PAGE 64
 
 struct Rows {
-    /// [0] rows, [1] spans, [2] rows that need logits.
+    /// [0] rows, [1] spans, [2] rows that need logits, [3] rows times the residual's streams.
     const u32* counts;
     /// `[rows]`
     const u32* tokens;

@@ -14,7 +14,7 @@
 // Grid: (rows), DRAW_THREADS threads. Static shared memory: 4 VOCAB / 128 bytes and some words.
 // Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
-// Macros: VOCAB, CANDIDATES.
+// Macros: VOCAB, CANDIDATES, STREAMS (of the residual).
 #include "choice.cuh"
 #include "device.cuh"
 #include "functions.cuh"
@@ -24,6 +24,9 @@
 #endif
 #ifndef CANDIDATES
 #define CANDIDATES 256
+#endif
+#ifndef STREAMS
+#define STREAMS 1
 #endif
 
 #define DRAW_THREADS 512
@@ -189,6 +192,7 @@ KERNEL_MIN(DRAW_THREADS, 1) draw(const float* logits, const Choice* choices, con
     while (next < live && chain.depths[next] > step + 1) next++;
     u32* counts = (u32*)rows.counts;
     counts[0] = counts[1] = counts[2] = next;
+    counts[3] = next * STREAMS;
     chain.state[0] = step + 1;
     chain.state[1] = 0;
 }

@@ -1,8 +1,8 @@
 // The residual of a window begins as rows of a table, named by the tokens, dequantised.
 //
-// `embed`: `table [vocab, k]` of the type `type`, tokens [rows] -> residual [rows, k] f32. Exact: the same bits as `dequantise` of
+// `embed`: `table [vocab, k]` of the type `type`, tokens [rows] -> residual [rows, copies, k] f32. Exact: the same bits as `dequantise` of
 // `src/quant` (a NaN's payload aside).
-// Grid: (ceil(k / 256), rows), 32 threads: a warp 256 values. No shared memory. Rows beyond `counts[0]` leave at once.
+// Grid: (ceil(k / 256), rows, copies), 32 threads: a warp 256 values. No shared memory. Rows beyond `counts[0]` leave at once.
 // Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
 // Macros: TYPES (codec.cuh), the types that tables may have.
@@ -58,7 +58,7 @@ DEVICE float float_at(const u8* table, u32 type, u64 at) {
 KERNEL(32) embed(const u8* table, u32 type, u32 k, u64 row_bytes, float* residual, Rows rows) {
     u32 row = blockIdx.y, first = 256 * blockIdx.x;
     if (row >= rows.counts[0]) return;
-    float* to = residual + (u64)row * k + first;
+    float* to = residual + ((u64)row * gridDim.z + blockIdx.z) * k + first;
     const u8* from = table + rows.tokens[row] * row_bytes;
     u32 count = least(k - first, 256u);
     if (type == ID_F32 || type == ID_F16 || type == ID_BF16) {

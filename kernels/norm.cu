@@ -18,93 +18,12 @@
 // live count leave at once.
 // Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
-// Macros: WIDTH (a multiple of 32, of 256 for FORM_256), USED (experts a row, for the kernels that combine), SANDWICH.
-#include "device.cuh"
-#include "functions.cuh"
-#include "quantise.cuh"
-#include "rows.cuh"
+// Macros: those of norm.cuh, SANDWICH.
+#include "norm.cuh"
 
-#ifndef WIDTH
-#define WIDTH 2048
-#endif
-#ifndef USED
-#define USED 8
-#endif
 #ifndef SANDWICH
 #define SANDWICH 0
 #endif
-
-#define RUNS ((WIDTH + 255) / 256)
-/// Runs of a warp, and as many warps as that leaves.
-#define TURNS ((RUNS + 15) / 16)
-#define WARPS ((RUNS + TURNS - 1) / TURNS)
-#define NORM_THREADS (32 * WARPS)
-static_assert(WIDTH % 32 == 0 && WIDTH <= 12224, "a row of the residual");
-
-/// Where in a row this lane's eight values of a run lie.
-DEVICE u32 eight_at(u32 turn) { return (turn * WARPS + warp_of()) * 256 + 8 * lane_of(); }
-
-DEVICE void load_share(const float* row, float x[TURNS][8]) {
-#pragma unroll
-    for (u32 turn = 0; turn < TURNS; turn++) {
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[turn][i] = 0.0f;
-        if (eight_at(turn) < WIDTH) load_eight(row + eight_at(turn), x[turn]);
-    }
-}
-
-DEVICE void store_share(float* row, const float x[TURNS][8]) {
-#pragma unroll
-    for (u32 turn = 0; turn < TURNS; turn++)
-        if (eight_at(turn) < WIDTH) store_eight(row + eight_at(turn), x[turn]);
-}
-
-DEVICE void add_share(const float y[TURNS][8], float x[TURNS][8]) {
-#pragma unroll
-    for (u32 turn = 0; turn < TURNS; turn++)
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[turn][i] += y[turn][i];
-}
-
-/// A block's output in a buffer; null: there is none.
-struct Branch {
-    const float* at;
-};
-DEVICE bool there(Branch from) { return from.at != nullptr; }
-DEVICE bool there(Experts) { return true; }
-
-DEVICE void load_branch(Branch from, u32 row, float y[TURNS][8]) { load_share(from.at + (u64)row * WIDTH, y); }
-DEVICE void load_branch(Experts from, u32 row, float y[TURNS][8]) {
-#pragma unroll
-    for (u32 turn = 0; turn < TURNS; turn++) {
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) y[turn][i] = 0.0f;
-        if (eight_at(turn) < WIDTH) combine_eight<USED, WIDTH>(from, row, eight_at(turn), y[turn]);
-    }
-}
-
-/// What the row that the block holds is multiplied by before its norm's weight.
-DEVICE float scale_of_row(const float x[TURNS][8], float eps) {
-    SHARED(float, row, WIDTH);
-    SHARED(float, factor, 1);
-    store_share(row, x);
-    sync_block();
-    if (warp_of() == 0) {
-        float scale = 1.0f / sqrtf(sum_of_squares<WIDTH>(row) / (float)WIDTH + eps);
-        if (lane_of() == 0) factor[0] = scale;
-    }
-    sync_block();
-    return factor[0];
-}
-
-/// Norms the row that the block holds.
-DEVICE void weigh_share(float x[TURNS][8], const float weight[TURNS][8], float eps) {
-    float scale = scale_of_row(x, eps);
-#pragma unroll
-    for (u32 turn = 0; turn < TURNS; turn++)
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[turn][i] = x[turn][i] * scale * weight[turn][i];
-}
 
 /// What stands around a block's output, each if it is not null. Only with SANDWICH is anything of it read.
 struct Around {
@@ -135,43 +54,10 @@ DEVICE void apply(const AroundShare& share, const Around& around, float y[TURNS]
     if (around.outer) weigh_share(y, share.outer, around.outer_eps);
 }
 
-/// Where a normed row goes.
-struct Normed {
-    float* floats; // [rows, WIDTH]
-    Acts256 acts256;
-    Acts32 acts32;
-    u32 forms;
-};
-
-/// Norms the row that the block holds and writes it as row `to`.
-DEVICE void norm_share(const float x[TURNS][8], const float weight[TURNS][8], float eps, Normed normed, u32 to) {
-    float scale = scale_of_row(x, eps);
-#pragma unroll
-    for (u32 turn = 0; turn < TURNS; turn++) {
-        float y[8];
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) y[i] = x[turn][i] * scale * weight[turn][i];
-        u32 at = eight_at(turn), first = at - 8 * lane_of();
-        if (first >= WIDTH) continue;
-        if (normed.forms & FORM_FLOAT && at < WIDTH) store_eight(normed.floats + (u64)to * WIDTH + at, y);
-        if (normed.forms & FORM_256) store256(normed.acts256, to, WIDTH, first, y);
-        if (normed.forms & FORM_32) store32(normed.acts32, to, WIDTH, first, y);
-    }
-}
-
-/// Where hidden states of sequences are kept, by position modulo `length`.
-struct Kept {
-    float* states; // [slots, length, WIDTH]
-    u32 length;
-    u32 ahead; // positions by which a state is kept after its row's own
-};
-
 /// Norms the row that the block holds into its place among those that are kept, unless a later row of its sequence has the same place.
 DEVICE void keep_share(const float x[TURNS][8], const float weight[TURNS][8], float eps, Kept kept, u32 row, u32 live, Rows rows) {
-    u32 slot = rows.slots[row], later = row + kept.length;
-    if (later < live && rows.slots[later] == slot) return;
-    u32 to = slot * kept.length + (rows.positions[row] + kept.ahead) % kept.length;
-    norm_share(x, weight, eps, {kept.states, {}, {}, FORM_FLOAT}, to);
+    u32 to = kept_place(kept, row, live, rows);
+    if (to != ~0u) norm_share(x, weight, eps, {kept.states, {}, {}, FORM_FLOAT}, to);
 }
 
 /// A row of the residual, what joins it, and the weight of the norm that follows.
@@ -297,18 +183,19 @@ KERNEL_MIN(NORM_THREADS, 1) branch_alone(const float* branch, Experts experts, A
 }
 #endif
 
-/// `paired [rows, 2 WIDTH]`: the normed embedding of a row, then its normed hidden state: that which is kept for its position, or with `length` 0 row `row` of `states`.
+/// `paired [rows, STREAMS, 2 WIDTH]`: the normed embedding of a row, then its normed hidden state: that which is kept for its position, or with `length` 0 row `row` of
+/// `states`; of several streams each by itself. Grid: (rows, 2 STREAMS).
 KERNEL_MIN(NORM_THREADS, 1) pair(const float* embedded, const float* states, u32 length, const float* embedded_weight, const float* state_weight, float eps,
                                  float* paired, Rows rows) {
     float x[TURNS][8], w[TURNS][8];
-    u32 row = blockIdx.x, half = blockIdx.y;
-    load_share(half ? state_weight : embedded_weight, w);
+    u32 row = blockIdx.x, half = blockIdx.y % 2, stream = blockIdx.y / 2;
+    load_share(half ? state_weight + stream * WIDTH : embedded_weight, w);
     wait_for_previous();
     release_next();
     if (row >= rows.counts[0]) return;
     u32 at = half && length ? rows.slots[row] * length + rows.positions[row] % length : row;
-    load_share((half ? states : embedded) + (u64)at * WIDTH, x);
-    norm_share(x, w, eps, {paired, {}, {}, FORM_FLOAT}, 2 * row + half);
+    load_share(half ? states + ((u64)at * STREAMS + stream) * WIDTH : embedded + (u64)at * WIDTH, x);
+    norm_share(x, w, eps, {paired, {}, {}, FORM_FLOAT}, 2 * (row * STREAMS + stream) + half);
 }
 
 /// How these kernels are launched.

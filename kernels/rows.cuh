@@ -26,6 +26,18 @@ DEVICE float sum_of_squares(const float* row) {
     return join_chains(low, high);
 }
 
+/// The sum of products of two rows [width] in shared memory, likewise.
+template <u32 width>
+DEVICE float dot_of_rows(const float* a, const float* b) {
+    float low = 0.0f, high = 0.0f;
+#pragma unroll 16
+    for (u32 at = lane_of(); at < width; at += 64) {
+        low = fmaf(a[at], b[at], low);
+        if (at + 32 < width) high = fmaf(a[at + 32], b[at + 32], high);
+    }
+    return join_chains(low, high);
+}
+
 /// Eight values, 16-byte aligned.
 DEVICE void load_eight(const float* from, float x[8]) {
     float4 a = *(const float4*)from, b = *(const float4*)(from + 4);

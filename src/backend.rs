@@ -17,6 +17,7 @@ use crate::{
 
 pub mod chain;
 pub mod shape;
+pub(crate) mod torn;
 use chain::Chain;
 use shape::{Activation, AttentionShape, DeltaShape, Gating, KvShape, KvType, NgramShape};
 

@@ -15,7 +15,6 @@ pub mod math;
 pub mod pool;
 pub mod route;
 pub mod store;
-pub mod table;
 #[cfg(test)]
 pub(crate) mod test_numbers;
 pub(crate) mod tile;

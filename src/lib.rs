@@ -34,6 +34,7 @@
 //! | [`trace`], [`replay`] | which experts every row chose, recorded; placement policies run over it in simulated time |
 //! | [`residency`] | which experts lie in fast memory: slots, tickets, the policies that say who comes and goes, lookahead, the division of misses; and the calls that a backend makes |
 //! | [`cpu::store`] | experts in memory of their own, read from the file into slots |
+//! | [`table`] | a table of n-grams on the drive: which rows windows need, and reading them ahead |
 //! | [`ledger`], [`estimate`] | the memory plan, made before the first allocation; how fast it will be |
 //! | [`http`], [`settings`], [`cli`] | the API, the settings, the program |
 //! | [`synth`], [`inspect`] | synthetic model files; what a file holds |
@@ -76,7 +77,8 @@
 //!
 //! On a device a slice is enqueued and the host waits for the one before it, so no more than two are ever queued there. A decode window of few rows is one **graph**: its launches are
 //! recorded once for each number of rows and length of context, both rounded up, and replayed. Which rows, positions and pages it is about the kernels read from tables
-//! that travel before it. A step of a chain is such a graph too, that ends by drawing tokens and moving the tables one position on: so the host launches it as often as there are
+//! that travel before it; rows of a table of n-grams, which the tokens name, are read from the drive and sent before it too. A step of a chain is such a graph as well, that ends by drawing tokens and
+//! moving the tables one position on: so the host launches it as often as there are
 //! guesses, and waits once.
 //!
 //! # Invariants
@@ -89,7 +91,7 @@
 //! - **No lock and no await between schedule and emit**, and no allocation that grows with the model: buffers are made when the model is loaded. Only where experts are read from a drive does the engine thread wait for
 //!   it, and where the kernel has no io_uring it hands the reads to threads through a locked queue.
 //! - **No waiting without a bound**: inbox, outboxes, queue, requests in flight, heads and bodies have limits, and exceeding one is an error with a number.
-//! - **No page fault for a table of n-grams**: [`cpu::table`] reads rows itself, a prompt's chunk ahead, and a row that does not come ends the sequences that need it.
+//! - **No page fault for a table of n-grams**: [`table`] reads rows itself, a prompt's chunk ahead, and a row that does not come ends the sequences that need it.
 //! - **No access without a key where keys are set**, except to `/health`: the router's layers are around everything, also around paths that do not exist. Keys are kept as
 //!   hashes and compared in constant time; what a key is appears in no log, error or `Debug`.
 //! - **No panic from a file or a client.** Files are checked when opened, requests before they enter the engine. A panic of the engine thread would be a bug; it ends the
@@ -124,6 +126,7 @@ pub mod sampler;
 pub mod settings;
 pub mod stage;
 pub mod synth;
+pub mod table;
 pub mod template;
 pub mod token;
 pub mod trace;

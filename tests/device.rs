@@ -16,6 +16,8 @@ mod failures;
 mod families;
 #[path = "golden/follow.rs"]
 mod follow;
+#[path = "golden/table.rs"]
+mod gone;
 #[path = "device/gpu.rs"]
 mod gpu;
 #[path = "golden/guesses.rs"]
@@ -38,6 +40,8 @@ mod reference;
 #[path = "golden/remade.rs"]
 #[expect(dead_code, reason = "files are not changed here")]
 mod remade;
+#[path = "device/table.rs"]
+mod table;
 #[path = "device/tales.rs"]
 mod tales;
 #[path = "device/tiny.rs"]

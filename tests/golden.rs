@@ -28,6 +28,8 @@ mod smollm2;
 mod store;
 #[path = "golden/table.rs"]
 mod table;
+#[path = "golden/table_gone.rs"]
+mod table_gone;
 #[path = "golden/tales.rs"]
 mod tales;
 #[path = "golden/tiny.rs"]

@@ -128,6 +128,8 @@ impl NgramShape {
     pub const TOKENS_MAX: usize = 8;
     /// Taps of the convolution, at most.
     pub const TAPS_MAX: usize = 4;
+    /// Inputs of the convolution that are kept of a sequence: as far as it looks back, and those that can be taken back.
+    pub const INPUTS_KEPT: usize = (Self::TAPS_MAX - 1) * Self::TOKENS_MAX + CUT_ROWS;
 
     /// Rows of the table for one row of a window.
     pub fn rows(&self) -> usize {

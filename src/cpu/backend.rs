@@ -12,7 +12,6 @@ use super::{
     math,
     pool::Pool,
     store::{Parts, Store, StoreError, StoreSettings, slot_layers},
-    table::{Table, TableStats, Tables},
 };
 use crate::{
     backend::{
@@ -20,6 +19,7 @@ use crate::{
         HeadNorm, MatrixSource, Needs, NgramWeights, Room, RouteShape, RouteWeights, States,
         StreamWeights,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
+        torn::TornRows,
     },
     engine::{
         executor::{Lane, Slot, Torn},
@@ -27,9 +27,10 @@ use crate::{
     },
     gguf::Gguf,
     ledger::{Place, scratch_row_bytes},
-    model::window::{RowSpan, Rows, Window},
+    model::window::{Rows, Window},
     quant,
     residency::{slots::SlotPlan, tier::Counts},
+    table::{Ngrams, Table, TableStats, Tables},
     trace::recorder::Recorder,
 };
 
@@ -51,7 +52,7 @@ use experts::ExpertScratch;
 use head::Listed;
 use lookahead::Lookahead;
 use mixers::Caches;
-use ngram::Ngrams;
+use ngram::NgramInputs;
 pub use weights::{Experts, Matrix};
 
 /// How the CPU is used.
@@ -81,6 +82,7 @@ pub struct Cpu {
     scratch: Vec<KernelScratch>,
     caches: Caches,
     ngrams: Ngrams,
+    ngram_inputs: NgramInputs,
     tables: Tables,
     vocab: usize,
     /// `[logits_rows, vocab] f32`
@@ -101,14 +103,6 @@ pub struct Cpu {
     torn: TornRows,
     /// `[rows]` of the window at hand: whether they are a stream's next tokens. Short if nobody asks.
     decoding: Vec<bool>,
-}
-
-/// Rows of the slice at hand that could not be computed.
-#[derive(Default)]
-struct TornRows {
-    rows: Vec<u32>,
-    /// Of the last one.
-    why: Option<String>,
 }
 
 /// In the first windows (the warm-up generation) experts are fetched from disk in one piece each, which is several times faster than by
@@ -181,6 +175,7 @@ impl Cpu {
             scratch,
             caches: Caches::default(),
             ngrams: Ngrams::default(),
+            ngram_inputs: NgramInputs::default(),
             tables: Tables::default(),
             vocab: 0,
             logits: Vec::new(),
@@ -387,14 +382,7 @@ impl Backend for Cpu {
     }
 
     fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
-        let why = self.torn.why.take()?;
-        let rows = std::mem::take(&mut self.torn.rows);
-        let spans = window.rows().spans().iter();
-        let hit = |span: &&RowSpan| rows.iter().any(|row| span.rows.contains(&(*row as usize)));
-        Some(Torn {
-            slots: spans.filter(hit).map(|span| span.slot).collect(),
-            why,
-        })
+        self.torn.take(window.rows())
     }
 
     fn router(&mut self, layer: usize, router: &Matrix, weights: &RouteWeights<Self>) {
@@ -409,6 +397,7 @@ impl Backend for Cpu {
         self.width = needs.residual;
         self.streams = 1 + needs.more_streams;
         self.ngrams = Ngrams::new(needs, room);
+        self.ngram_inputs = NgramInputs::new(needs, room);
         self.vocab = needs.vocab;
         let workers = self.pool.workers();
         for (acts, experts) in [

@@ -24,28 +24,34 @@ use crate::{
         StreamWeights,
         chain::Chain,
         shape::{Activation, DeltaShape, KvShape, KvType, NgramShape},
+        torn::TornRows,
     },
     engine::{
-        executor::{Outcome, Slot},
+        executor::{Outcome, Slot, Torn},
         request::Token,
     },
     gguf::{Gguf, Tensor},
     ledger::Place,
     model::window::{Rows, Window},
     settings::CudaSettings,
+    table::{Ngrams, Table, TableStats, Tables as NgramTables},
 };
 
 mod experts;
 mod head;
+mod index;
 mod memory;
 mod mixers;
+mod ngram;
 mod pending;
 mod predict;
 mod products;
 mod record;
+mod streams;
 mod window;
 
 pub(super) use memory::Rotations;
+use ngram::NgramRows;
 use pending::{ExpertSums, Pending};
 use predict::ChainBuffers;
 pub(super) use predict::ChainTable;
@@ -66,6 +72,9 @@ pub struct Cuda {
     settings: CudaSettings,
     loading: Loading,
     ready: Option<Box<Ready>>,
+    ngrams: Ngrams,
+    tables: NgramTables,
+    torn: TornRows,
 }
 
 /// What there is once everything is allocated.
@@ -79,7 +88,9 @@ struct Ready {
     kernels: Kernels,
     layout: Layout,
     room: Room,
+    /// Of a stream of the residual.
     width: usize,
+    streams: usize,
     vocab: usize,
     /// Multiprocessors.
     processors: usize,
@@ -98,6 +109,10 @@ struct Ready {
     /// All layers' KV pages, and where each layer's begin.
     kv: DeviceMemory,
     kv_at: Vec<usize>,
+    /// Where those of their pooled keys begin.
+    index_at: Vec<usize>,
+    /// If the model has n-grams.
+    ngrams: Option<[NgramRows; 2]>,
     /// All layers' recurrent states, and where each layer's begin.
     states: DeviceMemory,
     states_at: Vec<usize>,
@@ -140,12 +155,20 @@ impl Cuda {
             settings,
             loading: Loading::default(),
             ready: None,
+            ngrams: Ngrams::default(),
+            tables: NgramTables::default(),
+            torn: TornRows::default(),
         }
     }
 
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// What reading rows of a table has been like, where the model has one.
+    pub fn table_stats(&self) -> &TableStats {
+        self.tables.stats()
     }
 
     /// Experts that the layer computed last has read. Waits for the device.
@@ -198,10 +221,15 @@ impl Ready {
         vector.map_or(0, |vector| self.weight(vector.at))
     }
 
-    /// Rows of a table. Begins a window.
-    fn embed(&mut self, table: &Matrix, to: u64, tables: RowTables) -> Result<(), CudaError> {
+    /// Rows of a table, each so many times side by side. Begins a window.
+    fn embed(
+        &mut self,
+        table: &Matrix,
+        (to, copies): (u64, usize),
+        tables: RowTables,
+    ) -> Result<(), CudaError> {
         let now = self.now();
-        let grid = Grid::new([table.inputs.div_ceil(256), now.rows, 1], 32);
+        let grid = Grid::new([table.inputs.div_ceil(256), now.rows, copies], 32);
         let row_bytes = (table.bytes() / table.outputs) as u64;
         // SAFETY: the parameters of `embed`; tokens are below the table's rows, as requests are checked.
         let embedded = unsafe {
@@ -213,9 +241,6 @@ impl Ready {
         embedded
     }
 }
-
-/// Models that need what has no kernels yet are refused before anything is allocated.
-const REFUSED: &str = "refused when the kernels were loaded";
 
 impl Backend for Cuda {
     const NAME: &'static str = "cuda";
@@ -233,7 +258,7 @@ impl Backend for Cuda {
     type Experts = Experts;
     type Vector = Vector;
     type Residual = Residual;
-    type Table = ();
+    type Table = Arc<Table>;
 
     fn matrix(&mut self, file: &Arc<Gguf>, source: MatrixSource) -> Result<Matrix, CudaError> {
         Ok(self.loading.matrix(file, &source))
@@ -249,6 +274,7 @@ impl Backend for Cuda {
 
     fn allocate(&mut self, needs: &Needs, room: &Room) -> Result<(), CudaError> {
         let loading = std::mem::take(&mut self.loading);
+        self.ngrams = Ngrams::new(needs, room);
         self.ready = Some(Box::new(memory::allocate(
             &self.device,
             &self.settings,
@@ -260,15 +286,15 @@ impl Backend for Cuda {
     }
 
     fn residual(&mut self, rows: usize) -> Result<Residual, CudaError> {
-        let (width, room) = {
+        let (width, streams, room) = {
             let ready = self.ready();
-            (ready.width, ready.room)
+            (ready.width, ready.streams, ready.room)
         };
         // launches are made for whole buckets, and blocks may load their row before they know that there is none
-        let bytes = 4 * bucket(rows) * width;
+        let bytes = 4 * bucket(rows) * streams * width;
         Ok(Residual {
             memory: DeviceMemory::new(&self.device.context, bytes)?,
-            tables: Tables::new(&self.device, rows, room.slots, room.pages)?,
+            tables: Tables::new(&self.device, rows, room.slots, room.pages, streams)?,
             stale: false,
             ahead: None,
         })
@@ -295,7 +321,27 @@ impl Backend for Cuda {
 
     fn begin(&mut self, window: &mut Window<Self>) -> Result<(), CudaError> {
         window.residual.stale = true;
+        if window.is_beside() {
+            return Ok(()); // no n-grams there
+        }
+        let lane = window.lane();
+        let found = self.ngrams.find(window.rows());
+        if !found.is_empty() {
+            self.tables.ask(lane, found);
+        }
+        self.ready().await_ngrams(lane);
         Ok(())
+    }
+
+    fn ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
+        let found = self.ngrams.find_ahead(slot, first, tokens);
+        if !found.is_empty() {
+            self.tables.ahead(found);
+        }
+    }
+
+    fn torn(&mut self, window: &Window<Self>) -> Option<Torn> {
+        self.torn.take(window.rows())
     }
 
     fn enter(&mut self, window: &mut Window<Self>) -> Result<(), CudaError> {
@@ -330,7 +376,8 @@ impl Backend for Cuda {
         let _ = window;
         let ready = self.ready();
         let now = ready.now();
-        ready.embed(table, now.residual, now.tables)
+        let to = (now.residual, ready.streams);
+        ready.embed(table, to, now.tables)
     }
 
     fn norm(&mut self, _window: &Window<Self>, weight: &Vector, eps: f32) -> Result<(), CudaError> {
@@ -343,31 +390,34 @@ impl Backend for Cuda {
 
     fn table(
         &mut self,
-        _file: &Arc<Gguf>,
-        _source: MatrixSource,
+        file: &Arc<Gguf>,
+        source: MatrixSource,
         _shape: &NgramShape,
-    ) -> Result<(), CudaError> {
-        Ok(()) // refused when the kernels are loaded
+    ) -> Result<Arc<Table>, CudaError> {
+        let table = Arc::new(Table::new(file.clone(), source));
+        self.tables.open(&table);
+        Ok(table)
     }
 
     fn read_streams(
         &mut self,
         _window: &Window<Self>,
-        _weights: &StreamWeights<Self>,
+        weights: &StreamWeights<Self>,
     ) -> Result<(), CudaError> {
-        unreachable!("{REFUSED}")
+        self.ready().read_streams(weights)
     }
 
     fn add_to_streams(&mut self, _window: &mut Window<Self>) -> Result<(), CudaError> {
-        unreachable!("{REFUSED}")
+        self.ready().add()
     }
 
     fn add_ngrams(
         &mut self,
-        _window: &mut Window<Self>,
-        _weights: &NgramWeights<Self>,
+        window: &mut Window<Self>,
+        weights: &NgramWeights<Self>,
     ) -> Result<(), CudaError> {
-        unreachable!("{REFUSED}")
+        self.bring_ngrams(window)?;
+        self.ready().add_ngrams(window.lane(), weights)
     }
 
     fn norm_branch(&mut self, _rows: usize, weight: &Vector, eps: f32) -> Result<(), CudaError> {
@@ -444,10 +494,7 @@ impl Backend for Cuda {
         output: &Matrix,
         softcap: Option<f32>,
     ) -> Result<(), CudaError> {
-        match norm {
-            HeadNorm::Rms(weight, eps) => self.ready().head(weight, eps, output, softcap),
-            HeadNorm::Streams(_) => unreachable!("{REFUSED}"),
-        }
+        self.ready().head(norm, output, softcap)
     }
 
     fn keep(
@@ -456,10 +503,7 @@ impl Backend for Cuda {
         ahead: usize,
         norm: Option<(&Vector, f32)>,
     ) -> Result<(), CudaError> {
-        let Some((weight, eps)) = norm else {
-            unreachable!("{REFUSED}")
-        };
-        self.ready().keep(ahead, weight, eps)
+        self.ready().keep(ahead, norm)
     }
 
     fn pair(

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Needs, Room, RouteShape,
+        Act, Needs, Room, RouteShape,
         shape::{AttentionShape, DeltaShape, QkNorm},
     },
     quant::BlockType,
@@ -20,7 +20,7 @@ mod macros;
 mod products;
 mod units;
 
-use layers::{DeltaKernels, NormKernels, RouteKernels};
+use layers::{DeltaKernels, NgramKernels, NormKernels, RouteKernels, StreamKernels};
 use loader::Loader;
 use products::{ExpertMatvecKernels, FloatMatvecKernel, MatmulKernel, MatvecKernel};
 use units::{Types, Units};
@@ -54,6 +54,10 @@ pub(super) struct Kernels {
     pub(super) draw: Option<Kernel>,
     routes: Vec<RouteKernels>,
     attention: Vec<AttentionKernels>,
+    /// If the residual has streams.
+    streams: Option<StreamKernels>,
+    /// If n-grams add to them.
+    ngram: Option<NgramKernels>,
     delta: Option<DeltaKernels>,
     /// For one row, by the length of the matrices' rows; for buckets of more.
     matvec_one: Vec<(usize, MatvecKernel)>,
@@ -83,10 +87,13 @@ fn check(needs: &Needs) -> Result<(), CudaError> {
     if needs.experts_used > 32 {
         return wrong("experts a row", needs.experts_used, "up to 32");
     }
-    if needs.more_streams > 0 {
+    if needs.widths.of(Act::Streams) > 0 && needs.sandwich {
         return Err(CudaError::NoKernels {
-            what: "a residual of several streams",
+            what: "norms of blocks' outputs in a residual of several streams",
         });
+    }
+    if needs.ngram.is_some() && needs.residual > 4064 {
+        return wrong("n-grams a width", needs.residual, "up to 4064");
     }
     if needs.activations.len() > 1 {
         return wrong("activations", needs.activations.len(), "1");
@@ -106,6 +113,23 @@ fn check(needs: &Needs) -> Result<(), CudaError> {
                 shape.heads / shape.kv.heads,
                 "up to 16 for a KV head",
             );
+        }
+        if let Some(index) = &shape.index {
+            let rotated = 2 * shape.rope.frequencies.len();
+            if index.head_dim > 256 || index.head_dim < rotated || index.budget == 0 {
+                return wrong(
+                    "an index's heads",
+                    index.head_dim,
+                    "of as many channels as are rotated or more, up to 256, and a budget",
+                );
+            }
+            if index.heads * index.head_dim > 8192 {
+                return wrong(
+                    "an index's queries",
+                    index.heads * index.head_dim,
+                    "of up to 8192 values",
+                );
+            }
         }
         if shape.gated && (shape.clamp.is_some() || shape.qk_norm == Some(QkNorm::FullWidth)) {
             return wrong(
@@ -149,7 +173,7 @@ impl Kernels {
             modules: &modules,
             types: &types,
         };
-        loader.kernels(&units, needs, shapes, rotations)
+        loader.kernels(&units, (needs, room), shapes, rotations)
     }
 
     pub(super) fn used(&self) -> usize {
@@ -168,6 +192,21 @@ impl Kernels {
         attention
             .find(|kernels| kernels.shape == *shape)
             .expect("compiled for every shape of the model")
+    }
+
+    pub(super) fn streams(&self) -> &StreamKernels {
+        let streams = self.streams.as_ref();
+        streams.expect("compiled for models whose residual has streams")
+    }
+
+    /// Whether the residual has streams, be it one.
+    pub(super) fn has_streams(&self) -> bool {
+        self.streams.is_some()
+    }
+
+    pub(super) fn ngram(&self) -> &NgramKernels {
+        let ngram = self.ngram.as_ref();
+        ngram.expect("compiled for models that have n-grams")
     }
 
     pub(super) fn delta(&self, shape: &DeltaShape) -> &DeltaKernels {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     backend::{
         Act, CUT_ROWS, HIDDEN_ROWS, Needs, Room,
-        shape::{DeltaShape, KvShape, KvType},
+        shape::{AttentionShape, DeltaShape, IndexShape, KvShape, KvType, NgramShape},
     },
     engine::executor::PAGE_TOKENS,
 };
@@ -48,6 +48,46 @@ pub(super) fn state_bytes(shape: &DeltaShape) -> usize {
 /// **Units**: positions. The longest sequence.
 pub(super) fn positions(room: &Room) -> usize {
     room.pages.div_ceil(room.slots) * PAGE_TOKENS
+}
+
+/// Whether sequences may be longer than what rows of a layer with an index see of them.
+pub(super) fn selects(shape: &AttentionShape, room: &Room) -> bool {
+    let of = shape.index.as_ref();
+    of.is_some_and(|index| positions(room) / index.group > index.budget)
+}
+
+/// **Units**: positions. How many single keys of an index are kept of a slot: those of a group that is not complete, rows that may be taken back, rows of a window that other
+/// blocks of threads may write while one still reads, and rows that a prediction block takes in a second time.
+pub(super) fn index_ring(needs: &Needs, shape: &IndexShape) -> usize {
+    shape.group + CUT_ROWS + FEW_ROWS + usize::from(needs.predicts) * HIDDEN_ROWS
+}
+
+/// Buffers besides the normed residual that products read rows from.
+pub(super) const INPUTS: [Act; 6] = [
+    Act::Mixed,
+    Act::Gate,
+    Act::Paired,
+    Act::Streams,
+    Act::StreamLow,
+    Act::Ngram,
+];
+
+/// Rows of which scores are kept at once, before what they see is chosen.
+pub(super) const SELECT_ROWS: usize = 128;
+
+/// Offsets of what indexes work with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct IndexLayout {
+    /// By attention layer, `[slots, ring, head_dim] f32`.
+    pub(super) rings: Vec<usize>,
+    /// `[SELECT_ROWS, groups] f32`
+    pub(super) scores: usize,
+    /// Groups of the longest sequence.
+    pub(super) groups: usize,
+    /// `[rows, pages] u64`
+    pub(super) masks: usize,
+    /// Pages of the longest sequence.
+    pub(super) pages: usize,
 }
 
 /// Offsets of the experts' working memory.
@@ -111,6 +151,9 @@ pub(super) struct Layout {
     pub(super) choose: ChooseLayout,
     /// What predictions need besides.
     pub(super) predict: PredictLayout,
+    pub(super) index: IndexLayout,
+    /// `[slots, INPUTS_KEPT, streams, residual] f32`: what n-grams' convolution has read.
+    pub(super) ngram_ring: usize,
     /// **Units**: bytes. What has to be zero at first: all of it, it is little enough.
     pub(super) bytes: usize,
 }
@@ -133,7 +176,7 @@ pub(super) struct ChooseLayout {
 /// Offsets of what is there where tokens are predicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PredictLayout {
-    /// `[slots, HIDDEN_ROWS, residual] f32`: final hidden states.
+    /// `[slots, HIDDEN_ROWS, streams, residual] f32`: final hidden states.
     pub(super) states: usize,
     /// [`ChainTable`](super::backend::ChainTable)
     pub(super) chain: usize,
@@ -155,17 +198,13 @@ impl Layout {
         let both = mask::WIDE | mask::NARROW;
         let mut acts = [0; Act::COUNT];
         for (index, at) in acts.iter_mut().enumerate() {
-            *at = plan.take(4 * rows * needs.widths.at(index));
+            // rows of n-grams have buffers of their own, one a lane
+            if index != Act::Ngram as usize {
+                *at = plan.take(4 * rows * needs.widths.at(index));
+            }
         }
-        let input = [
-            width,
-            needs.widths.of(Act::Mixed),
-            needs.widths.of(Act::Gate),
-            needs.widths.of(Act::Paired),
-        ]
-        .into_iter()
-        .max()
-        .unwrap_or(width);
+        let inputs = INPUTS.map(|act| needs.widths.of(act));
+        let input = inputs.into_iter().fold(width, usize::max);
         let forms = FormPlan::new(&mut plan, rows, input, both);
         let head = plan.take(4 * room.logits_rows * width);
         let head_forms = FormPlan::new(&mut plan, room.logits_rows, width, both);
@@ -173,7 +212,7 @@ impl Layout {
         let experts = Self::experts(&mut plan, needs, rows);
         let splits = positions(room).div_ceil(SPLIT);
         let few = FEW_ROWS.min(rows);
-        let widest = |channels: fn(&crate::backend::shape::AttentionShape) -> usize| {
+        let widest = |channels: fn(&AttentionShape) -> usize| {
             needs.attention.iter().map(channels).max().unwrap_or(0)
         };
         let split_values =
@@ -199,11 +238,15 @@ impl Layout {
             ids: plan.take(4 * room.logits_rows * CANDIDATES),
             values: plan.take(4 * room.logits_rows * CANDIDATES),
         };
+        let all = width * (1 + needs.more_streams);
+        let kept = needs.ngram.as_ref().map_or(0, |_| NgramShape::INPUTS_KEPT);
+        let ngram_ring = plan.take(4 * room.slots * kept * all);
+        let index = Self::index(&mut plan, needs, room, rows);
         let mut predict = PredictLayout::default();
         if needs.predicts {
             let rows = bucket(room.slots);
             predict = PredictLayout {
-                states: plan.take(4 * room.slots * HIDDEN_ROWS * width),
+                states: plan.take(4 * room.slots * HIDDEN_ROWS * all),
                 chain: plan.take(4 * ChainTable::new(rows).words),
                 drafts: plan.take(4 * CUT_ROWS * rows),
             };
@@ -223,7 +266,31 @@ impl Layout {
             arrivals,
             choose,
             predict,
+            index,
+            ngram_ring,
         }
+    }
+
+    fn index(plan: &mut Plan, needs: &Needs, room: &Room, rows: usize) -> IndexLayout {
+        let ring = |shape: &AttentionShape| {
+            let of = shape.index.as_ref();
+            of.map_or(0, |index| index_ring(needs, index) * index.head_dim)
+        };
+        let rings = needs.attention.iter().map(ring);
+        let rings = rings.map(|floats| plan.take(4 * room.slots * floats));
+        let mut layout = IndexLayout {
+            rings: rings.collect(),
+            ..IndexLayout::default()
+        };
+        let chosen = needs.attention.iter().filter(|shape| selects(shape, room));
+        let group = chosen.filter_map(|shape| Some(shape.index?.group)).min();
+        if let Some(group) = group {
+            layout.groups = positions(room).div_ceil(group);
+            layout.scores = plan.take(4 * SELECT_ROWS.min(rows) * layout.groups);
+            layout.pages = positions(room) / PAGE_TOKENS;
+            layout.masks = plan.take(8 * rows * layout.pages);
+        }
+        layout
     }
 
     fn experts(plan: &mut Plan, needs: &Needs, rows: usize) -> ExpertLayout {

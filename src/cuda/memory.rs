@@ -106,6 +106,12 @@ impl Pinned {
         unsafe { std::slice::from_raw_parts(self.at.cast(), self.bytes / 4) }
     }
 
+    /// As [`Pinned::words_mut`], as floats.
+    pub(super) fn floats_mut(&mut self) -> &mut [f32] {
+        // SAFETY: as above; exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.bytes / 4) }
+    }
+
     /// As [`Pinned::words_mut`], as bytes.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; exclusive.

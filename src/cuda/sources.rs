@@ -27,7 +27,7 @@ macro_rules! headers {
 }
 
 headers! {
-    "device.cuh" "functions.cuh" "quantise.cuh" "rows.cuh" "choice.cuh" "codec.cuh" "matrices.cuh" "matvec.cuh" "matvec_tile.cuh" "grids.cuh" "mma_tile.cuh" "mma_direct.cuh" "mma_group.cuh" "mma_minima.cuh" "mma_multiply.cuh" "mma_pipeline.cuh" "mma_shape.cuh" "mma_unpack.cuh" "kv.cuh" "attention.cuh" "delta.cuh"
+    "device.cuh" "functions.cuh" "quantise.cuh" "rows.cuh" "norm.cuh" "choice.cuh" "codec.cuh" "matrices.cuh" "matvec.cuh" "matvec_tile.cuh" "grids.cuh" "mma_tile.cuh" "mma_direct.cuh" "mma_group.cuh" "mma_minima.cuh" "mma_multiply.cuh" "mma_pipeline.cuh" "mma_shape.cuh" "mma_unpack.cuh" "kv.cuh" "attention.cuh" "delta.cuh"
 }
 
 sources! {
@@ -44,12 +44,15 @@ sources! {
     EXPERT_MATVEC = "expert_matvec.cu";
     FLOAT_MATVEC = "float_matvec.cu";
     FLOAT_MATMUL = "float_matmul.cu";
+    INDEX = "index.cu";
     LIMITS = "limits.cu";
     MATMUL = "matmul.cu";
     MATVEC = "matvec.cu";
+    NGRAM = "ngram.cu";
     NORM = "norm.cu";
     QUANTISE = "quantise.cu";
     ROUTE = "route.cu";
     SOFTCAP = "softcap.cu";
+    STREAMS = "streams.cu";
     SWIGLU = "swiglu.cu";
 }

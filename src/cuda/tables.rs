@@ -61,6 +61,11 @@ impl RowTables {
     pub(super) fn asked_count(&self) -> u64 {
         self.counts + 8
     }
+
+    /// Where the device finds the number of rows, each counted once for every stream of the residual.
+    pub(super) fn stream_count(&self) -> u64 {
+        self.counts + 12
+    }
 }
 
 /// Where a window's tables lie on the device.
@@ -71,7 +76,7 @@ pub(super) struct Addresses {
     pub(super) want: u64,
 }
 
-/// Words before the rows' own: rows, spans, rows with logits.
+/// Words before the rows' own: rows, spans, rows with logits, rows times streams.
 const COUNTS: usize = 8;
 
 /// Where the tables of a window lie, in words. The pages come last, so that only those there are must travel.
@@ -127,6 +132,8 @@ pub(super) struct Tables {
     slots: usize,
     /// Page numbers there is room for.
     pages: usize,
+    /// Of the residual.
+    streams: usize,
 }
 
 /// **Units**: words. Room for the largest window's tables.
@@ -149,6 +156,7 @@ impl Tables {
         rows: usize,
         slots: usize,
         pages: usize,
+        streams: usize,
     ) -> Result<Self, CudaError> {
         let bytes = Self::bytes(rows, slots, pages);
         Ok(Self {
@@ -158,6 +166,7 @@ impl Tables {
             rows,
             slots,
             pages,
+            streams,
         })
     }
 
@@ -215,7 +224,12 @@ impl Tables {
         let mut put = |start: usize, values: &[u32]| {
             self.pinned.words_mut()[start..start + values.len()].copy_from_slice(values);
         };
-        let counts = [rows.count(), rows.spans().len(), rows.logits().len()];
+        let counts = [
+            rows.count(),
+            rows.spans().len(),
+            rows.logits().len(),
+            self.streams * rows.count(),
+        ];
         put(starts.counts, &counts.map(|count| count as u32));
         put(starts.tokens, rows.tokens());
         put(starts.tokens + rows.count(), &[0]);

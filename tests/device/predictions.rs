@@ -69,6 +69,11 @@ fn qwen35moe() {
 }
 
 #[test]
+fn qwen4exp() {
+    check("qwen4exp-mtp");
+}
+
+#[test]
 fn what_predicts_goes_back() {
     gpu::alone(|gpu| {
         let run = || {

@@ -67,3 +67,8 @@ fn minimax_m2() {
 fn gemma4() {
     check_tiny("gemma4.gguf");
 }
+
+#[test]
+fn qwen4exp() {
+    check_tiny("qwen4exp.gguf");
+}

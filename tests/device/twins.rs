@@ -12,7 +12,7 @@ use tidegate::{
     cpu::backend::{Cpu, CpuSettings},
     cuda::Cuda,
     gguf::Gguf,
-    synth::{Blueprint, Mix, More, WindowHeads, Windows},
+    synth::{Blueprint, Mix, More, Streams, WindowHeads, Windows},
 };
 
 /// Attention adds up in another order, and a number that differs in its last bit may be rounded to another eight.
@@ -61,6 +61,41 @@ fn minimax_m2() {
 fn gemma4() {
     check("gemma-4-26b-a4b", Mix::Q4_0);
     check("gemma-4-26b-a4b", Mix::Q4KM);
+}
+
+#[test]
+fn qwen4exp() {
+    check("qwen3.8-flash-next", Mix::Q4KM);
+    check("qwen3.8-flash-next", Mix::Iq4Xs);
+}
+
+/// Heads and an index as wide as the model's, keys and values in few bits, over more positions than a split has and than rows see.
+#[test]
+fn qwen4exp_past_its_budget() {
+    gpu::shared(|gpu| {
+        let model = small("qwen3.8-flash-next");
+        let streams = model.more.streams.expect("streams");
+        let model = Blueprint {
+            layers: 4,
+            heads: 12,
+            kv_heads: 1,
+            head_width: 256,
+            rotated: 64,
+            more: More {
+                streams: Some(Streams {
+                    index_width: 128,
+                    ..streams
+                }),
+                ..model.more
+            },
+            ..model
+        };
+        let file = made_of(model, Mix::Q4KM).file();
+        for kv_type in [KvType::F32, KvType::F16, KvType::Q8_0] {
+            let what = format!("past the budget, {kv_type:?}");
+            check_file(gpu, &what, &file, kv_type, 200);
+        }
+    });
 }
 
 /// Heads as wide as the model's own, over more positions than a split has and a window that begins in the middle of a page.

@@ -6,7 +6,7 @@ use std::env;
 
 use crate::{
     bare::{Bare, argmax},
-    families::{every_family, every_family_of_the_cpu},
+    families::every_family,
     follow::STOP,
     guesses::{acceptance, accepted, check_reading, check_writing},
     load::{answers, bundled, settings},
@@ -322,4 +322,3 @@ fn check_tiny(file: &str, _golden: &str) {
 }
 
 every_family!(check_tiny);
-every_family_of_the_cpu!(check_tiny);

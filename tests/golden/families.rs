@@ -10,7 +10,7 @@ macro_rules! tests {
     };
 }
 
-/// A test a family that a device computes: `check(file, golden's name)`.
+/// A test a family: `check(file, golden's name)`.
 macro_rules! every_family {
     ($check:path) => {
         $crate::families::tests! {
@@ -35,16 +35,6 @@ macro_rules! every_family {
             minimax_m2_of_another_shape: "minimax-m2-2.gguf", "minimax-m2-2";
             gemma4: "gemma4.gguf", "gemma4";
             gemma4_of_another_shape: "gemma4-2.gguf", "gemma4-2";
-        }
-    };
-}
-
-/// A test a family that the CPU alone computes.
-#[allow(unused_macros)] // the device's tests have no use for it
-macro_rules! every_family_of_the_cpu {
-    ($check:path) => {
-        $crate::families::tests! {
-            $check;
             qwen4exp: "qwen4exp.gguf", "qwen4exp";
             qwen4exp_of_another_shape: "qwen4exp-2.gguf", "qwen4exp-2";
             qwen4exp_with_a_prediction_block: "qwen4exp-mtp.gguf", "qwen4exp-mtp";
@@ -52,5 +42,4 @@ macro_rules! every_family_of_the_cpu {
     };
 }
 
-#[allow(unused_imports)] // the device's tests have no use for the second
-pub(crate) use {every_family, every_family_of_the_cpu, tests};
+pub(crate) use {every_family, tests};

@@ -5,7 +5,7 @@ use std::{fs::OpenOptions, path::Path, sync::Arc, time::Duration};
 
 use crate::{
     bare::Bare,
-    families::{every_family, every_family_of_the_cpu},
+    families::every_family,
     load::{answers, requests, settings},
     reference::{assert_same, tales_file, tiny, tiny_file},
 };
@@ -114,7 +114,6 @@ fn check(file: &str, golden_name: &str) {
 }
 
 every_family!(check);
-every_family_of_the_cpu!(check);
 
 #[test]
 fn too_little_for_a_token_is_refused_with_what_would_do() {

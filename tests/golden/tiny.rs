@@ -4,7 +4,7 @@
 
 use crate::{
     bare::{Bare, Part, argmax},
-    families::{every_family, every_family_of_the_cpu},
+    families::every_family,
     reference::{
         TOLERANCE, assert_close, assert_same, tiny, tiny_chain, tiny_file, tiny_predictions,
     },
@@ -65,7 +65,6 @@ fn check(file: &str, golden_name: &str) {
 }
 
 every_family!(check);
-every_family_of_the_cpu!(check);
 
 /// What a prediction block says at every position, given the token after it; the same bits whether it has read along or reads late.
 fn check_predictions(name: &str) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    families::{every_family, every_family_of_the_cpu},
+    families::every_family,
     load::{answers, bundled, requests, requests_among, settings},
     reference::tiny_file,
 };
@@ -47,7 +47,6 @@ fn check(file: &str, _golden: &str) {
 }
 
 every_family!(check);
-every_family_of_the_cpu!(check);
 
 #[test]
 fn eight_at_once_get_what_each_gets_alone() {

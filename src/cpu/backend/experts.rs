@@ -265,8 +265,8 @@ impl Cpu {
         for (expert, error) in store.failures() {
             let places = scratch.groups.of(usize::from(expert)).iter();
             let rows = places.map(|place| place / used as u32);
-            self.torn.rows.extend(rows);
-            self.torn.why = Some(error.to_string());
+            self.torn.add(rows);
+            self.torn.because(error);
         }
         store.finish();
     }

@@ -4,98 +4,38 @@
 
 use super::Cpu;
 use crate::{
-    backend::{Act, CUT_ROWS, Needs, NgramWeights, Room, shape::NgramShape},
-    cpu::{math, table::Table},
-    engine::{executor::Slot, request::Token},
+    backend::{Act, Needs, NgramWeights, Room, shape::NgramShape},
+    cpu::math,
+    engine::executor::Slot,
     model::window::{Rows, Window},
-    quant,
 };
 
-/// Inputs of the convolution that are kept: as far as it looks back, and those that can be taken back.
-const RING: usize = (NgramShape::TAPS_MAX - 1) * NgramShape::TOKENS_MAX + CUT_ROWS;
-/// Tokens that are kept beside those of a window and those that are told ahead of it, likewise.
-const BACK: usize = NgramShape::TOKENS_MAX - 1 + CUT_ROWS;
-
-/// What sequences leave behind.
+/// What the convolution has read of every sequence.
 #[derive(Default)]
-pub(super) struct Ngrams {
-    shape: Option<NgramShape>,
-    /// `[slots, kept] u32`: tokens of a window, and those told ahead of it, do not replace those before it, which are looked at again.
-    tokens: Vec<u32>,
-    /// Tokens kept of a slot.
-    kept: usize,
-    /// `[slots, RING, streams d] f32`: what the convolution has read.
+pub(super) struct NgramInputs {
+    /// `[slots, kept, streams d] f32`
     inputs: Vec<f32>,
     /// Values of an input.
     width: usize,
-    /// A row's rows of the table: `[rows, rows of the table a row] u64`.
-    found: Vec<u64>,
 }
 
-impl Ngrams {
+/// Inputs that are kept of a slot.
+const KEPT: usize = NgramShape::INPUTS_KEPT;
+
+impl NgramInputs {
     pub(super) fn new(needs: &Needs, room: &Room) -> Self {
-        let Some(shape) = &needs.ngram else {
+        if needs.ngram.is_none() {
             return Self::default();
-        };
+        }
         let width = needs.residual * (1 + needs.more_streams);
-        let kept = 2 * room.rows + BACK;
         Self {
-            shape: Some(shape.clone()),
-            tokens: vec![0; room.slots * kept],
-            kept,
-            inputs: vec![0.0; room.slots * RING * width],
+            inputs: vec![0.0; room.slots * KEPT * width],
             width,
-            found: Vec::with_capacity(room.rows * shape.rows()),
         }
     }
 
     fn input_at(slot: Slot, position: usize) -> usize {
-        slot.0 as usize * RING + position % RING
-    }
-
-    fn token_at(&self, slot: Slot, position: usize) -> usize {
-        slot.0 as usize * self.kept + position % self.kept
-    }
-
-    /// Finds the rows of the table for all rows of a window, and remembers the window's tokens.
-    pub(super) fn find(&mut self, rows: &Rows) -> &[u64] {
-        self.found.clear();
-        for span in rows.spans() {
-            let tokens = &rows.tokens()[span.rows.clone()];
-            self.find_along(span.slot, span.first, tokens);
-        }
-        &self.found
-    }
-
-    /// The same for tokens that will be a slot's rows from this position on.
-    pub(super) fn find_ahead(&mut self, slot: Slot, first: usize, tokens: &[Token]) -> &[u64] {
-        self.found.clear();
-        self.find_along(slot, first, tokens);
-        &self.found
-    }
-
-    fn find_along(&mut self, slot: Slot, first: usize, tokens: &[Token]) {
-        let Some(shape) = &self.shape else {
-            return;
-        };
-        for row in 0..tokens.len() {
-            let position = first + row;
-            let mut last = [None; NgramShape::TOKENS_MAX];
-            for (back, last) in last[..shape.tokens.min(position + 1)]
-                .iter_mut()
-                .enumerate()
-            {
-                *last = Some(match row.checked_sub(back) {
-                    Some(row) => tokens[row],
-                    None => self.tokens[self.token_at(slot, position - back)],
-                });
-            }
-            shape.find(&last, |row| self.found.push(row));
-        }
-        for (row, token) in tokens.iter().enumerate() {
-            let at = self.token_at(slot, first + row);
-            self.tokens[at] = *token;
-        }
+        slot.0 as usize * KEPT + position % KEPT
     }
 }
 
@@ -108,23 +48,10 @@ impl Cpu {
         let (all, shape) = (self.streams * width, &weights.shape);
         // rows may have been withdrawn since the window began: what is left is found again
         let found = self.ngrams.find(rows);
-        let table: &Table = &weights.table;
-        let of = self.tables.rows(lane, found);
         let values = shape.rows() * shape.width;
         let out = self.acts.rows_mut(Act::Ngram, count, values);
-        for (at, (to, row)) in out.chunks_exact_mut(shape.width).zip(found).enumerate() {
-            match of.get(*row) {
-                Some(bytes) => quant::dequantise(table.ty(), bytes, to)
-                    .expect("a row of the table has its width"),
-                None => {
-                    to.fill(0.0);
-                    self.torn.rows.push((at / shape.rows()) as u32);
-                }
-            }
-        }
-        if let Some(why) = of.why() {
-            self.torn.why = Some(why.to_string());
-        }
+        self.tables
+            .values(lane, (found, shape.rows()), out, &mut self.torn);
         self.products(
             count,
             Act::Ngram,
@@ -182,9 +109,9 @@ impl Cpu {
         gated: &[f32],
         residual: &mut [f32],
     ) {
-        let (shape, all) = (&weights.shape, self.ngrams.width);
+        let (shape, all) = (&weights.shape, self.ngram_inputs.width);
         for span in rows.spans() {
-            let kept = &self.ngrams.inputs;
+            let kept = &self.ngram_inputs.inputs;
             let first = span.rows.start;
             let out = &mut residual[first * all..span.rows.end * all];
             Self::each_row(&self.pool, out, all, 8 * all, |row, out| {
@@ -197,7 +124,7 @@ impl Cpu {
                     };
                     let input = match row.checked_sub(back) {
                         Some(row) => &inputs[(first + row) * all..][..all],
-                        None => &kept[Ngrams::input_at(span.slot, position) * all..][..all],
+                        None => &kept[NgramInputs::input_at(span.slot, position) * all..][..all],
                     };
                     for ((sum, tap), x) in sum.iter_mut().zip(taps).zip(input) {
                         *sum = tap.mul_add(*x, *sum);
@@ -208,10 +135,10 @@ impl Cpu {
                     *out += gated + math::silu(*sum);
                 }
             });
-            let skip = span.rows.len().saturating_sub(RING);
+            let skip = span.rows.len().saturating_sub(KEPT);
             for row in skip..span.rows.len() {
-                let to = Ngrams::input_at(span.slot, span.first + row) * all;
-                self.ngrams.inputs[to..to + all]
+                let to = NgramInputs::input_at(span.slot, span.first + row) * all;
+                self.ngram_inputs.inputs[to..to + all]
                     .copy_from_slice(&inputs[(first + row) * all..][..all]);
             }
         }

@@ -2,7 +2,9 @@
 
 use cudarc::driver::result;
 
-use super::{CudaError, During, Grid, Matrix, Outcome, Pinned, Ready, Rows, Vector, launch};
+use super::{
+    Cuda, CudaError, During, Grid, HeadNorm, Matrix, Outcome, Pinned, Ready, Rows, launch,
+};
 use crate::{
     cuda::{
         device::Device,
@@ -64,13 +66,15 @@ impl Ready {
     /// Logits of the rows that are asked, what can be said of them, and its way to the host.
     pub(super) fn head(
         &mut self,
-        norm: &Vector,
-        eps: f32,
+        norm: HeadNorm<'_, Cuda>,
         output: &Matrix,
         softcap: Option<f32>,
     ) -> Result<(), CudaError> {
         let now = self.now();
-        let from = self.head_norm(norm, eps)?;
+        let from = match norm {
+            HeadNorm::Rms(weight, eps) => self.head_norm(weight, eps)?,
+            HeadNorm::Streams(weights) => self.read_head(weights)?,
+        };
         let logits = self.at(self.layout.logits);
         let target = Target {
             matrix: output,

@@ -6,7 +6,10 @@ use cudarc::driver::{CudaEvent, result};
 
 use super::{
     ChainBuffers, CudaError, CudaSettings, Device, DeviceMemory, During, Layout, Loading, Needs,
-    Pending, Queue, Ready, Room, head::Results, layout,
+    Pending, Queue, Ready, Room,
+    head::Results,
+    layout,
+    ngram::{self, NgramRows},
 };
 use crate::{
     backend::shape::Rope,
@@ -45,8 +48,12 @@ fn window_bytes(needs: &Needs, room: &Room) -> usize {
     [room.decode_rows, room.rows]
         .into_iter()
         .chain(beside)
-        .map(|rows| 4 * bucket(rows) * needs.residual + Tables::bytes(rows, room.slots, room.pages))
-        .sum()
+        .map(|rows| {
+            let residual = 4 * bucket(rows) * needs.residual * (1 + needs.more_streams);
+            residual + Tables::bytes(rows, room.slots, room.pages)
+        })
+        .sum::<usize>()
+        + ngram::bytes(needs, room)
 }
 
 /// **Units**: bytes. Everything but weights, caches and logits.
@@ -72,7 +79,7 @@ impl Plan {
     fn new(weights: u64, needs: &Needs, room: &Room) -> Self {
         Self {
             weights,
-            kv: kv_parts(needs, room).1 as u64,
+            kv: kv_parts(needs, room).2 as u64,
             states: state_parts(needs, room).1 as u64,
             rest: scratch_bytes(needs, room) + logits_bytes(needs, room),
         }
@@ -83,10 +90,18 @@ impl Plan {
     }
 }
 
-/// Where each attention layer's pages begin, and what they take together.
-fn kv_parts(needs: &Needs, room: &Room) -> (Vec<usize>, usize) {
+/// Where each attention layer's pages begin, and its pooled keys if it has an index, and what all take together.
+fn kv_parts(needs: &Needs, room: &Room) -> (Vec<usize>, Vec<usize>, usize) {
     let shapes = needs.attention.iter();
-    parts(shapes.map(|shape| room.pages_of(shape) * layout::page_bytes(&shape.kv, room.kv_type)))
+    let pages =
+        shapes.map(|shape| room.pages_of(shape) * layout::page_bytes(&shape.kv, room.kv_type));
+    let pooled = needs.attention.iter().map(|shape| {
+        let page = shape.index.map_or(0, |index| index.page_bytes());
+        room.pages_of(shape) * page
+    });
+    let (mut kv, bytes) = parts(pages.chain(pooled));
+    let index = kv.split_off(needs.attention.len());
+    (kv, index, bytes)
 }
 
 /// Where each delta net's states begin, and what they take together.
@@ -121,7 +136,7 @@ pub(super) fn allocate(
         });
     }
     let layout = Layout::new(needs, room);
-    let (kv_at, kv) = kv_parts(needs, room);
+    let (kv_at, index_at, kv) = kv_parts(needs, room);
     let (states_at, states) = state_parts(needs, room);
     let rotations = Rotations::new(needs, layout::positions(room));
     let types = [loading.dense_types(), loading.expert_types()].concat();
@@ -162,6 +177,7 @@ pub(super) fn allocate(
         kernels,
         room: *room,
         width: needs.residual,
+        streams: 1 + needs.more_streams,
         vocab: needs.vocab,
         processors: device.processors as usize,
         forms,
@@ -174,6 +190,8 @@ pub(super) fn allocate(
         turns,
         kv,
         kv_at,
+        index_at,
+        ngrams: NgramRows::both(device, needs, room)?,
         states,
         states_at,
         work,

@@ -1,7 +1,9 @@
 //! Token mixers: attention over the paged cache and the gated delta net over the slots' states.
 
 use super::{
-    Act, AttentionWeights, Cuda, CudaError, DeltaWeights, Grid, Ready, launch,
+    Act, AttentionWeights, Cuda, CudaError, DeltaWeights, Grid, Ready,
+    index::Masks,
+    launch,
     layout::{SHORT_ROWS, SPLIT},
 };
 use crate::{
@@ -55,14 +57,15 @@ impl Ready {
     /// `Mixed` = attention of `Query` over the sequences' keys and values, the window's own appended first.
     pub(super) fn attend(&mut self, weights: &AttentionWeights<Cuda>) -> Result<(), CudaError> {
         self.prepare(weights, self.act(Act::Query))?;
+        let masks = self.choose_seen(weights)?;
         let kernels = self.kernels.attention(&weights.shape);
         let [cache, page] = self.cache(weights);
         let sinks = self.vector(weights.sinks.as_ref());
         if self.now().few() {
-            self.attend_few(kernels, cache, page, sinks)?;
+            self.attend_few(kernels, [cache, page], sinks, masks)?;
             self.formed = Some(Act::Mixed);
         } else {
-            self.attend_many(kernels, cache, page, sinks)?;
+            self.attend_many(kernels, [cache, page], sinks, masks)?;
             if self.formed == Some(Act::Mixed) {
                 self.formed = None;
             }
@@ -77,7 +80,7 @@ impl Ready {
         [cache, page as u64]
     }
 
-    /// Appends `Key` and `Value` to the sequences' keys and values, and prepares `query` in its place if that is not null.
+    /// Appends `Key` and `Value` to the sequences' keys and values, and those of an index to its own; prepares `query` in its place if that is not null, and the index's.
     pub(super) fn prepare(
         &self,
         weights: &AttentionWeights<Cuda>,
@@ -114,15 +117,16 @@ impl Ready {
             launch!(&self.queue, &kernels.prepare, grid;
                 now.tables, query, self.act(Act::Key), self.act(Act::Value), query_bias, key_bias, value_bias, query_norm, key_norm,
                 turns, shape.eps, shape.clamp.unwrap_or(0.0), cache, page)
-        }
+        }?;
+        self.prepare_index(weights, query != 0)
     }
 
     fn attend_few(
         &self,
         kernels: &AttentionKernels,
-        cache: u64,
-        page: u64,
+        [cache, page]: [u64; 2],
         sinks: u64,
+        masks: Masks,
     ) -> Result<(), CudaError> {
         let now = self.now();
         let shape = &kernels.shape;
@@ -142,7 +146,7 @@ impl Ready {
         // SAFETY: the parameters of `attention_decode`; the scratch has room for all splits of few rows.
         unsafe {
             launch!(&self.queue, &kernels.decode, grid;
-                now.tables, 0u32, query, cache, page, shape.scale, values, states, splits_max)
+                now.tables, 0u32, query, cache, page, shape.scale, values, states, splits_max, masks)
         }?;
         let width = shape.heads * shape.kv.head_dim;
         let forms = self.forms();
@@ -157,9 +161,9 @@ impl Ready {
     fn attend_many(
         &self,
         kernels: &AttentionKernels,
-        cache: u64,
-        page: u64,
+        [cache, page]: [u64; 2],
         sinks: u64,
+        masks: Masks,
     ) -> Result<(), CudaError> {
         let now = self.now();
         let shape = &kernels.shape;
@@ -170,7 +174,7 @@ impl Ready {
         // SAFETY: the parameters of `attention_prompt`.
         unsafe {
             launch!(&self.queue, &kernels.prompt.kernel, grid;
-                now.tables, 0u32, self.act(Act::Query), cache, page, shape.scale, sinks, self.act(Act::Mixed))
+                now.tables, 0u32, self.act(Act::Query), cache, page, shape.scale, sinks, self.act(Act::Mixed), masks)
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is put off of a block's output until it is known what follows: sums of experts, what stands around them and additions join the norm after them.
 
-use super::{Act, CudaError, Grid, Ready, Vector, launch, products::Normed};
+use super::{Act, CudaError, Grid, Ready, Vector, launch, predict::Kept, products::Normed};
 
 /// `struct Experts` of `kernels/rows.cuh`: what the experts of a window leave behind.
 #[derive(Clone, Copy, Debug, Default)]
@@ -167,6 +167,9 @@ impl Ready {
     pub(super) fn flush(&mut self) -> Result<(), CudaError> {
         if !self.pending.added && self.pending.around.factor == 1.0 {
             return Ok(());
+        }
+        if self.kernels.has_streams() {
+            return self.join_streams(None, Normed::default(), Kept::default());
         }
         self.norm_into(0, 0.0, Normed::default())
     }

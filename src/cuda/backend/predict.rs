@@ -4,7 +4,7 @@ use cudarc::driver::result;
 
 use super::{
     Act, Chain, Cuda, CudaError, Device, During, Grid, Matrix, Pending, Pinned, Ready, States,
-    Vector, Window, launch, window::record,
+    Vector, Window, launch, products::Normed, window::record,
 };
 use crate::{
     backend::{CUT_ROWS, HIDDEN_ROWS},
@@ -19,10 +19,10 @@ const DRAW_THREADS: usize = 512;
 /// Words of `struct Odds` of `kernels/draw.cu`.
 const ODDS_WORDS: usize = 4;
 
-/// `struct Kept` of `kernels/norm.cu`.
-#[derive(Clone, Copy)]
+/// `struct Kept` of `kernels/norm.cuh`.
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct Kept {
+pub(super) struct Kept {
     states: u64,
     length: u32,
     ahead: u32,
@@ -111,13 +111,20 @@ impl ChainBuffers {
 }
 
 impl Ready {
-    /// The normed residual, for positions `ahead` of the rows' own; takes in what was put off.
-    pub(super) fn keep(&mut self, ahead: usize, norm: &Vector, eps: f32) -> Result<(), CudaError> {
+    /// The residual, normed or with all its streams, for positions `ahead` of the rows' own; takes in what was put off.
+    pub(super) fn keep(
+        &mut self,
+        ahead: usize,
+        norm: Option<(&Vector, f32)>,
+    ) -> Result<(), CudaError> {
         let now = self.now();
         let kept = Kept {
             states: self.at(self.layout.predict.states),
             length: HIDDEN_ROWS as u32,
             ahead: ahead as u32,
+        };
+        let Some((norm, eps)) = norm else {
+            return self.join_streams(None, Normed::default(), kept);
         };
         let grid = Grid::new([now.rows, 1, 1], self.kernels.norms.threads);
         let weight = self.weight(norm.at);
@@ -152,16 +159,23 @@ impl Ready {
         let (states, length) = match states {
             States::Kept => (kept, HIDDEN_ROWS as u32),
             States::Own(norm) => {
-                let (norm, eps) = norm.expect("several streams were refused");
-                self.norm(norm, eps)?;
                 tables = tables.of_next_tokens();
-                (self.act(Act::Normed), 0)
+                match norm {
+                    Some((norm, eps)) => {
+                        self.norm(norm, eps)?;
+                        (self.act(Act::Normed), 0)
+                    }
+                    None => (self.now().residual, 0),
+                }
             }
         };
         let embedded = self.act(Act::Branch);
-        self.embed(table, embedded, tables)?;
+        self.embed(table, (embedded, 1), tables)?;
         self.formed = None;
-        let grid = Grid::new([self.now().rows, 2, 1], self.kernels.norms.threads);
+        let grid = Grid::new(
+            [self.now().rows, 2 * self.streams, 1],
+            self.kernels.norms.threads,
+        );
         // SAFETY: the parameters of `pair`; `Paired` has room for the rows.
         unsafe {
             launch!(&self.queue, &self.kernels.norms.pair, grid;

@@ -3,7 +3,7 @@
 use super::{Act, CudaError, Forms, Grid, Matrix, Now, Ready, Vector, form_of, launch, mask};
 use crate::{cpu::kernels::ActKind, cuda::forms::Acts};
 
-/// `struct Normed` of `kernels/norm.cu`: where a normed row goes.
+/// `struct Normed` of `kernels/norm.cuh`: where a normed row goes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Normed {
@@ -12,6 +12,19 @@ pub(super) struct Normed {
     narrow: Acts,
     forms: u32,
     padding: u32,
+}
+
+impl Normed {
+    /// These forms of rows, and floats.
+    pub(super) fn new(floats: u64, forms: Forms, written: u32) -> Self {
+        Self {
+            floats,
+            wide: forms.wide,
+            narrow: forms.narrow,
+            forms: written,
+            padding: 0,
+        }
+    }
 }
 
 /// `struct Matrix` of `kernels/matrices.cuh`.
@@ -120,13 +133,7 @@ impl Ready {
     }
 
     fn normed(&self, floats: u64, forms: Forms) -> Normed {
-        Normed {
-            floats,
-            wide: forms.wide,
-            narrow: forms.narrow,
-            forms: self.forms_for(self.width),
-            padding: 0,
-        }
+        Normed::new(floats, forms, self.forms_for(self.width))
     }
 
     /// `Gate` = silu(`Gate`) * `Up`.
@@ -187,10 +194,19 @@ impl Ready {
         self.products(source, &targets[..to.len()])
     }
 
-    /// residual = `matrix . from`.
+    /// residual = `matrix . from`, for every stream by itself.
     pub(super) fn project(&mut self, from: Act, matrix: &Matrix) -> Result<(), CudaError> {
-        let source = self.source(from, matrix.inputs, form_of(matrix.kind()))?;
-        let to = self.now().residual;
+        let now = self.now();
+        // blocks of a row with all its streams are those of the streams
+        let source = self.source(from, self.streams * matrix.inputs, form_of(matrix.kind()))?;
+        let source = From {
+            stride: matrix.inputs,
+            live: now.tables.stream_count(),
+            rows: self.streams * now.rows,
+            ..source
+        };
+        self.formed = None;
+        let to = now.residual;
         self.products(source, &[Target { matrix, to }])
     }
 
@@ -213,7 +229,7 @@ impl Ready {
         Ok(source)
     }
 
-    fn quantise(&self, from: From, inputs: usize, forms: u32) -> Result<(), CudaError> {
+    pub(super) fn quantise(&self, from: From, inputs: usize, forms: u32) -> Result<(), CudaError> {
         let grid = Grid::new([inputs.div_ceil(1024), from.rows, 1], 128);
         // SAFETY: the parameters of `quantise_rows`; the forms have room for the rows.
         unsafe {

@@ -22,8 +22,9 @@ impl Cuda {
         window: &mut Window<Self>,
         only: Option<Vec<Launch>>,
     ) -> Result<(), CudaError> {
+        self.ready().enter(window)?;
+        self.bring_ngrams(window)?;
         let ready = self.ready();
-        ready.enter(window)?;
         ready
             .queue
             .stream

@@ -65,9 +65,14 @@ impl Ready {
     /// Rows move up over those that are gone. They pass through a buffer, because they may overlap.
     pub(super) fn close_gap(&mut self, residual: &mut Residual, gone: Range<usize>, count: usize) {
         residual.stale = true;
-        let row = 4 * self.width;
+        let row = 4 * self.streams * self.width;
         let (to, bytes) = (gone.start * row, (count - gone.end) * row);
-        let (memory, buffer) = (residual.memory.address(), self.act(Act::Normed));
+        // a buffer with room for as many rows of the residual
+        let buffer = match self.streams {
+            1 => Act::Normed,
+            _ => Act::Streams,
+        };
+        let (memory, buffer) = (residual.memory.address(), self.act(buffer));
         let copy = |to: u64, from: u64| {
             // SAFETY: both buffers have room for a window's rows; the stream orders the two copies.
             unsafe { result::memcpy_dtod_async(to, from, bytes, self.queue.stream.cu_stream()) }
@@ -91,7 +96,7 @@ impl Cuda {
         let mut values = Vec::new();
         if let Some(ready) = &self.ready {
             self.device.finish()?;
-            values.resize(rows * ready.width, 0.0);
+            values.resize(rows * ready.streams * ready.width, 0.0);
             // SAFETY: a residual has room for a window's rows; the call returns when they are here.
             unsafe { result::memcpy_dtoh_sync(&mut values, residual.memory.address()) }
                 .during("reading a residual")?;
@@ -113,6 +118,8 @@ pub(super) fn whole(
         ready.now = None;
         return Ok(false);
     }
+    cuda.bring_ngrams(window)?;
+    let ready = cuda.ready();
     let key = (now.rows, now.splits);
     if !ready.graphs.contains_key(&key) {
         let graph = record(cuda, window, enqueue)?;

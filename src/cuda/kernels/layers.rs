@@ -23,6 +23,38 @@ pub(in crate::cuda) struct NormKernels {
     pub(in crate::cuda) branch_alone: Option<Kernel>,
 }
 
+/// A residual of several streams.
+pub(in crate::cuda) struct StreamKernels {
+    pub(in crate::cuda) threads: usize,
+    pub(in crate::cuda) norm: Kernel,
+    pub(in crate::cuda) low: Kernel,
+    pub(in crate::cuda) mean: Kernel,
+}
+
+/// What n-grams add.
+pub(in crate::cuda) struct NgramKernels {
+    pub(in crate::cuda) threads: usize,
+    pub(in crate::cuda) gate: Kernel,
+    pub(in crate::cuda) convolve: Kernel,
+    pub(in crate::cuda) keep: Kernel,
+}
+
+/// An index that chooses what rows see.
+pub(in crate::cuda) struct IndexKernels {
+    pub(in crate::cuda) prepare: Kernel,
+    pub(in crate::cuda) keep: Kernel,
+    /// Where sequences may be longer than what rows see of them.
+    pub(in crate::cuda) select: Option<SelectKernels>,
+}
+
+/// What is done past the budget.
+pub(in crate::cuda) struct SelectKernels {
+    pub(in crate::cuda) scores: Kernel,
+    pub(in crate::cuda) tile_rows: usize,
+    pub(in crate::cuda) score_threads: usize,
+    pub(in crate::cuda) select: Kernel,
+}
+
 /// One way to choose experts.
 pub(in crate::cuda) struct RouteKernels {
     pub(in crate::cuda) shape: RouteShape,
@@ -46,6 +78,7 @@ pub(in crate::cuda) struct AttentionKernels {
     pub(in crate::cuda) prompt: TileKernel,
     /// Where the rotations begin, in floats.
     pub(in crate::cuda) turns: usize,
+    pub(in crate::cuda) index: Option<IndexKernels>,
 }
 
 /// The delta net. Bytes are of dynamic shared memory.

@@ -2,7 +2,10 @@
 
 use super::{
     Kernels,
-    layers::{AttentionKernels, DeltaKernels, NormKernels, RouteKernels},
+    layers::{
+        AttentionKernels, DeltaKernels, IndexKernels, NgramKernels, NormKernels, RouteKernels,
+        SelectKernels, StreamKernels,
+    },
     products::{
         ExpertMatmulKernels, ExpertMatvecKernels, FloatMatvecKernel, Kinds, MatmulKernel,
         MatvecKernel, TileKernel,
@@ -11,7 +14,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Act, Needs, RouteShape,
+        Needs, Room, RouteShape,
         shape::{AttentionShape, DeltaShape, QkNorm},
     },
     cpu::kernels::ActKind,
@@ -20,6 +23,7 @@ use crate::{
         compile::Kernel,
         device::Device,
         error::CudaError,
+        layout,
         set::{Modules, UnitId},
     },
     quant::BlockType,
@@ -45,7 +49,7 @@ impl Loader<'_> {
     pub(super) fn kernels(
         &self,
         units: &Units,
-        needs: &Needs,
+        (needs, room): (&Needs, &Room),
         shapes: Vec<AttentionShape>,
         rotations: &Rotations<'_>,
     ) -> Result<Kernels, CudaError> {
@@ -77,9 +81,17 @@ impl Loader<'_> {
                 .collect::<Result<_, _>>()?,
             attention: shapes
                 .into_iter()
-                .zip(&units.attention)
-                .map(|(shape, units)| self.attention(*units, shape, rotations))
+                .zip(units.attention.iter().zip(&units.index))
+                .map(|(shape, (units, index))| {
+                    let index = match index {
+                        Some(unit) => Some(self.index(*unit, layout::selects(&shape, room))?),
+                        None => None,
+                    };
+                    self.attention(*units, shape, rotations, index)
+                })
                 .collect::<Result<_, _>>()?,
+            streams: units.streams.map(|unit| self.streams(unit)).transpose()?,
+            ngram: units.ngram.map(|unit| self.ngram(unit)).transpose()?,
             delta: match (needs.delta.first(), units.delta) {
                 (Some(shape), Some(units)) => Some(self.delta(units, *shape)?),
                 _ => None,
@@ -158,6 +170,7 @@ impl Loader<'_> {
         [prepare, decode, prompt]: [UnitId; 3],
         shape: AttentionShape,
         rotations: &Rotations<'_>,
+        index: Option<IndexKernels>,
     ) -> Result<AttentionKernels, CudaError> {
         let [decode_threads] = self.constants(decode, "attention_decode_launch")?;
         let [tile_rows, threads, shared] = self.constants(prompt, "attention_prompt_launch")?;
@@ -170,6 +183,44 @@ impl Loader<'_> {
             prompt: self.tile(prompt, "attention_prompt", tile_rows, threads, shared)?,
             turns: rotations.start(&shape.rope),
             shape,
+            index,
+        })
+    }
+
+    fn index(&self, unit: UnitId, selects: bool) -> Result<IndexKernels, CudaError> {
+        let select = || {
+            let [tile_rows, score_threads] = self.constants(unit, "index_launch")?;
+            Ok::<_, CudaError>(SelectKernels {
+                scores: self.plain(unit, "index_scores")?,
+                tile_rows,
+                score_threads,
+                select: self.plain(unit, "index_select")?,
+            })
+        };
+        Ok(IndexKernels {
+            prepare: self.plain(unit, "index_prepare")?,
+            keep: self.plain(unit, "index_keep")?,
+            select: selects.then(select).transpose()?,
+        })
+    }
+
+    fn streams(&self, unit: UnitId) -> Result<StreamKernels, CudaError> {
+        let [threads] = self.constants(unit, "streams_launch")?;
+        Ok(StreamKernels {
+            threads,
+            norm: self.plain(unit, "streams_norm")?,
+            low: self.plain(unit, "streams_low")?,
+            mean: self.plain(unit, "streams_mean")?,
+        })
+    }
+
+    fn ngram(&self, unit: UnitId) -> Result<NgramKernels, CudaError> {
+        let [threads] = self.constants(unit, "ngram_launch")?;
+        Ok(NgramKernels {
+            threads,
+            gate: self.plain(unit, "ngram_gate")?,
+            convolve: self.plain(unit, "ngram_convolve")?,
+            keep: self.plain(unit, "ngram_keep")?,
         })
     }
 
@@ -324,7 +375,7 @@ impl Loader<'_> {
 
 /// Values of the longest input of a dense product.
 fn longest_input(needs: &Needs) -> usize {
-    [Act::Mixed, Act::Gate, Act::Paired]
+    layout::INPUTS
         .into_iter()
         .map(|act| needs.widths.of(act))
         .chain([needs.residual, needs.expert_width])

@@ -4,13 +4,13 @@ use crate::{
     backend::{
         Needs, Room,
         shape::{
-            Activation, AttentionShape, BetaDecay, DeltaShape, Gating, HeadMap, KvType, QkNorm,
-            RopePairs,
+            Activation, AttentionShape, BetaDecay, DeltaShape, Gating, HeadMap, IndexShape, KvType,
+            NgramShape, OutGate, QkNorm, RopePairs,
         },
     },
     cuda::{
         device::Device,
-        layout::{SHORT_ROWS, SPLIT},
+        layout::{self, SHORT_ROWS, SPLIT},
         set::Macros,
     },
 };
@@ -72,6 +72,9 @@ pub(super) fn attention_macros(shape: &AttentionShape, room: &Room, device: &Dev
     if shape.v_norm {
         macros = macros.with("V_NORM", 1);
     }
+    if layout::selects(shape, room) {
+        macros = macros.with("SELECTED", 1);
+    }
     macros
         .with("HEAD_DIM", shape.kv.head_dim)
         .with("KV_HEADS", shape.kv.heads)
@@ -93,6 +96,38 @@ pub(super) fn attention_macros(shape: &AttentionShape, room: &Room, device: &Dev
         .with("CLAMP", usize::from(shape.clamp.is_some()))
 }
 
+/// Of `kernels/norm.cuh`.
+pub(super) fn norm_macros(needs: &Needs) -> Macros {
+    let macros = Macros::default()
+        .with("WIDTH", needs.residual)
+        .with("USED", needs.experts_used.max(1));
+    match needs.more_streams {
+        0 => macros,
+        more => macros.with("STREAMS", 1 + more),
+    }
+}
+
+/// Of `kernels/ngram.cu`.
+pub(super) fn ngram_macros(needs: &Needs, shape: &NgramShape) -> Macros {
+    norm_macros(needs)
+        .with("TAPS", shape.taps)
+        .with("TOKENS", shape.tokens)
+        .with("RING", NgramShape::INPUTS_KEPT)
+}
+
+/// Of `kernels/index.cu`.
+pub(super) fn index_macros(needs: &Needs, of: &AttentionShape, shape: &IndexShape) -> Macros {
+    let rope = &of.rope;
+    Macros::default()
+        .with("HEADS", shape.heads)
+        .with("DIM", shape.head_dim)
+        .with("GROUP", shape.group)
+        .with("BUDGET", shape.budget)
+        .with("RING", layout::index_ring(needs, shape))
+        .with("ROPE_CHANNELS", 2 * rope.frequencies.len())
+        .with("ROPE_HALVES", usize::from(rope.pairs == RopePairs::Halves))
+}
+
 /// Of `kernels/delta_*.cu`; cards with little shared memory keep less there.
 pub(super) fn delta_macros(shape: &DeltaShape, device: &Device) -> Macros {
     let macros = Macros::default()
@@ -106,6 +141,10 @@ pub(super) fn delta_macros(shape: &DeltaShape, device: &Device) -> Macros {
             usize::from(shape.beta_decay == BetaDecay::Interleaved),
         )
         .with("SHORT_ROWS", SHORT_ROWS);
+    let macros = match shape.out_gate {
+        OutGate::Silu => macros,
+        OutGate::Sigmoid => macros.with("OUT_GATE", 1),
+    };
     if device.shared_bytes >= 96 * 1024 {
         return macros;
     }

@@ -4,11 +4,14 @@ use std::ops::Range;
 
 use super::{
     BUCKETS,
-    macros::{activation_macros, attention_macros, delta_macros, gating},
+    macros::{
+        activation_macros, attention_macros, delta_macros, gating, index_macros, ngram_macros,
+        norm_macros,
+    },
     products::Kinds,
 };
 use crate::{
-    backend::{Needs, Room, shape::AttentionShape},
+    backend::{Act, Needs, Room, shape::AttentionShape},
     cpu::kernels::ActKind,
     cuda::{
         device::Device,
@@ -76,6 +79,10 @@ pub(super) struct Units {
     pub(super) draw: Option<UnitId>,
     pub(super) routes: Vec<UnitId>,
     pub(super) attention: Vec<[UnitId; 3]>,
+    /// One for each of these.
+    pub(super) index: Vec<Option<UnitId>>,
+    pub(super) streams: Option<UnitId>,
+    pub(super) ngram: Option<UnitId>,
     pub(super) delta: Option<[UnitId; 2]>,
     /// Of quantised types: for one row those of `Types::by_inputs`, and one for each bucket of more.
     pub(super) matvec_one: Vec<UnitId>,
@@ -177,9 +184,7 @@ impl Units {
         room: &Room,
         shapes: &[AttentionShape],
     ) -> Self {
-        let mut norm = Macros::default()
-            .with("WIDTH", needs.residual)
-            .with("USED", needs.experts_used.max(1));
+        let mut norm = norm_macros(needs);
         if needs.sandwich {
             norm = norm.with("SANDWICH", 1);
         }
@@ -201,9 +206,14 @@ impl Units {
             bias: set.add(sources::BIAS, Macros::default()),
             norm: set.add(sources::NORM, norm),
             softcap: (needs.sandwich).then(|| set.add(sources::SOFTCAP, Macros::default())),
-            draw: needs
-                .predicts
-                .then(|| set.add(sources::DRAW, choose.clone())),
+            draw: needs.predicts.then(|| {
+                let streams = 1 + needs.more_streams;
+                let macros = match needs.more_streams {
+                    0 => choose.clone(),
+                    _ => choose.clone().with("STREAMS", streams),
+                };
+                set.add(sources::DRAW, macros)
+            }),
             choose: set.add(sources::CHOOSE, choose),
             routes: needs
                 .routes
@@ -227,6 +237,17 @@ impl Units {
                     .map(|source| set.add(source, attention_macros(shape, room, device)))
                 })
                 .collect(),
+            index: shapes
+                .iter()
+                .map(|shape| {
+                    let index = shape.index.as_ref()?;
+                    Some(set.add(sources::INDEX, index_macros(needs, shape, index)))
+                })
+                .collect(),
+            streams: (needs.widths.of(Act::Streams) > 0)
+                .then(|| set.add(sources::STREAMS, norm_macros(needs))),
+            ngram: (needs.ngram.as_ref())
+                .map(|shape| set.add(sources::NGRAM, ngram_macros(needs, shape))),
             delta: needs.delta.first().map(|shape| {
                 [sources::DELTA_NET, sources::DELTA_PROMPT]
                     .map(|source| set.add(source, delta_macros(shape, device)))

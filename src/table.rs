@@ -6,6 +6,7 @@
 
 mod cache;
 mod lane;
+mod ngrams;
 mod readers;
 
 use std::{
@@ -16,14 +17,14 @@ use std::{
 };
 
 use crate::{
-    backend::MatrixSource,
+    backend::{MatrixSource, torn::TornRows},
     engine::executor::Lane,
     gguf::{Gguf, Tensor},
-    quant::BlockType,
+    quant::{self, BlockType},
 };
 use cache::RowCache;
-pub(super) use lane::Held;
-use lane::LaneRows;
+use lane::{Held, LaneRows};
+pub(crate) use ngrams::Ngrams;
 use readers::{Extent, Read, Readers};
 
 /// A window waits no longer than this for its rows.
@@ -89,7 +90,7 @@ pub struct TableStats {
 
 impl Table {
     /// A table of which rows are read when they are wanted.
-    pub(super) fn new(file: Arc<Gguf>, source: MatrixSource) -> Self {
+    pub(crate) fn new(file: Arc<Gguf>, source: MatrixSource) -> Self {
         Self {
             file,
             tensor: source.tensor,
@@ -108,7 +109,7 @@ impl Table {
 
 /// All that is in memory of a model's table.
 #[derive(Default)]
-pub(super) struct Tables {
+pub(crate) struct Tables {
     open: Option<Open>,
     lanes: [LaneRows; Lane::COUNT],
     stats: TableStats,
@@ -124,7 +125,7 @@ struct Open {
 
 impl Tables {
     /// Gets ready to read `table`. A model has one.
-    pub(super) fn open(&mut self, table: &Arc<Table>) {
+    pub(crate) fn open(&mut self, table: &Arc<Table>) {
         self.open = Some(Open {
             cache: RowCache::new(CACHE_BYTES, table.row_bytes()),
             readers: Readers::new(table.file.clone(), &table.tensor),
@@ -134,12 +135,12 @@ impl Tables {
     }
 
     /// What reading has been like.
-    pub(super) fn stats(&self) -> &TableStats {
+    pub(crate) fn stats(&self) -> &TableStats {
         &self.stats
     }
 
     /// Asks for rows of a window that has not begun; they are read when no window waits for others.
-    pub(super) fn ahead(&mut self, rows: &[u64]) {
+    pub(crate) fn ahead(&mut self, rows: &[u64]) {
         self.take_arrived();
         let Some(open) = &mut self.open else {
             return;
@@ -155,7 +156,7 @@ impl Tables {
     }
 
     /// Asks for the rows of a window that begins.
-    pub(super) fn ask(&mut self, lane: Lane, rows: &[u64]) {
+    pub(crate) fn ask(&mut self, lane: Lane, rows: &[u64]) {
         self.take_arrived();
         let Some(open) = &mut self.open else {
             return;
@@ -183,8 +184,40 @@ impl Tables {
         self.stats.reads += open.read(missing, true);
     }
 
+    /// Multiplies out the rows that a window has `found`, in its order, for each of its rows `each` of them. Waits for those that are on their way; zeros stand for those that were
+    /// lost, and the window's rows that need them are torn.
+    ///
+    /// **Shapes**: `out [rows, each, width] f32`.
+    pub(crate) fn values(
+        &mut self,
+        lane: Lane,
+        (found, each): (&[u64], usize),
+        out: &mut [f32],
+        torn: &mut TornRows,
+    ) {
+        let Some(ty) = self.open.as_ref().map(|open| open.table.ty()) else {
+            return;
+        };
+        let width = out.len() / found.len().max(1);
+        let of = self.rows(lane, found);
+        for (at, (to, row)) in out.chunks_exact_mut(width.max(1)).zip(found).enumerate() {
+            match of.get(*row) {
+                Some(bytes) => {
+                    quant::dequantise(ty, bytes, to).expect("a row of the table has its width");
+                }
+                None => {
+                    to.fill(0.0);
+                    torn.add([(at / each) as u32]);
+                }
+            }
+        }
+        if let Some(why) = of.why() {
+            torn.because(why);
+        }
+    }
+
     /// The rows that were asked for, `rows` among them. Waits for those that are on their way; some may have been lost.
-    pub(super) fn rows(&mut self, lane: Lane, rows: &[u64]) -> Held<'_> {
+    fn rows(&mut self, lane: Lane, rows: &[u64]) -> Held<'_> {
         if !rows.iter().all(|row| self.lanes[lane as usize].lists(*row)) {
             // nobody said that this window begins
             self.ask(lane, rows);

@@ -96,7 +96,7 @@ impl LaneRows {
 }
 
 /// The rows of a window, those that are there.
-pub(in crate::cpu) struct Held<'a>(&'a LaneRows);
+pub(super) struct Held<'a>(&'a LaneRows);
 
 impl<'a> Held<'a> {
     pub(super) fn new(of: &'a LaneRows) -> Self {
@@ -106,14 +106,14 @@ impl<'a> Held<'a> {
     /// A row's bytes, unless it was lost.
     ///
     /// **Panics** if it was not asked for.
-    pub(in crate::cpu) fn get(&self, row: u64) -> Option<&'a [u8]> {
+    pub(super) fn get(&self, row: u64) -> Option<&'a [u8]> {
         let place = self.0.places[&row];
         let bytes = &self.0.bytes[place * self.0.row_bytes..][..self.0.row_bytes];
         (self.0.states[place] == State::There).then_some(bytes)
     }
 
     /// Why rows were lost, if some were.
-    pub(in crate::cpu) fn why(&self) -> Option<&'a TableError> {
+    pub(super) fn why(&self) -> Option<&'a TableError> {
         self.0.why.as_deref()
     }
 }
