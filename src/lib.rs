@@ -9,7 +9,7 @@
 //! tokenize, generate, detokenize, stop, reason. Its types are erased once, at the router in [`http`].
 //!
 //! **Inside, the engine thread.** One OS thread owns every sequence, KV page and recurrent state ([`engine`]). Its turn: take events, ask every sequence what it
-//! wants, begin a pass or advance one by a slice (a layer, of prompts on a CPU its mixer or its experts), and after the last sample and emit. What computes is an [`engine::executor::Executor`]; a
+//! wants, begin a pass or advance one by a slice (a layer, of prompts on a CPU a fourth of one), and after the last sample and emit. What computes is an [`engine::executor::Executor`]; a
 //! [`model::Runner`] is the real one, and simulations bring their own.
 //!
 //! Between the two stand the only queues, both bounded: the engine's inbox, and one outbox a sequence. An outbox's free places are the sequence's **credits**: it asks for
@@ -17,7 +17,7 @@
 //! sequence's rows leave the pass at the next slice, and its slot and pages are free.
 //!
 //! **A layer** is a chain of ops with typed hand-overs, `Hidden -> Normed -> Routed -> Resident -> Branch -> Hidden` ([`op`]). Ops put work on a [`backend::Backend`] and return;
-//! data lies in the backend's named buffers. The files of [`pipelines`] say, for each model family, which ops a layer is made of; the trunk is a loop over layers.
+//! data lies in the backend's named buffers. Where a pass may be left inside a layer, each lane has its own. The files of [`pipelines`] say, for each model family, which ops a layer is made of; the trunk is a loop over layers.
 //!
 //! # Code map
 //!
@@ -53,9 +53,9 @@
 //!
 //! # Life of a window
 //!
-//! A window holds rows of several sequences ([`model::window::Rows`]), and its residual rows are the whole state of a pass between two layers. So two passes may be
-//! under way. On the **decode lane** goes one row of every sequence that decodes and has credit, and prompt rows as far as the window stays short: so a short prompt does not wait for a long one. On the **prompt lane** go
-//! chunks of the other prompts; before every slice the schedule asks whether one more would make a stream wait for longer than two and a half of its own windows, by what slices
+//! A window holds rows of several sequences ([`model::window::Rows`]), and its residual rows are the whole state of a pass between two layers; on a CPU a pass of prompts is also left
+//! inside a mixer, before the experts, and when half of them are computed. So two passes may be under way. On the **decode lane** goes one row of every sequence that decodes and has credit, and prompt rows as far as the window stays short: so a short prompt does not wait for a long one. On the **prompt lane** go
+//! chunks of the other prompts; before every slice the schedule asks whether one more would make a stream wait for longer than two and a half of its own windows, by what slices of its kind
 //! and windows have taken so far ([`engine::costs`]), and if so a decode window comes first. In a layer of experts the rows are grouped by expert, and each expert's weights are read once for all its
 //! rows. Only rows that need logits go through the head, and what the sampler asks of them (the likeliest token, the likeliest few, everything) travels with the row.
 //!
@@ -101,7 +101,7 @@
 //! # Words
 //!
 //! **Request**: what a client sent. **Sequence**: its tokens, pages, recurrent state and sampler. **Slot**: a place for an active sequence. **Row**: one position of one sequence to be
-//! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Lane**: which of the two passes that may be under way. **Slice**: what a pass advances by: a layer, or a part of one between which only the residual is needed.
+//! computed. **Window**: the rows that go through all layers together. **Pass**: a window on its way. **Lane**: which of the two passes that may be under way. **Slice**: what a pass advances by: a layer, or a part of one.
 //! **Chunk**: the prompt rows of one sequence in one window. **Page**: 64 positions of the KV cache. **Block**: of a quantised row (32 or 256 values), or of a delta net's rows (64). **Resident**: in fast memory, of an expert. **Visit**: what one window wants of one layer's experts. **Slot of a tier**: a place for one expert. **Ticket**: a transfer under way. **Ahead**: brought before anybody wants it. **Guess** or **draft**: a token assumed before it is chosen; **chain**: guesses each made from the one before; **accepted** if it is then chosen. **Hit, miss**: a row's choice that is resident, or is not. **TTFT**: time to first token. **ITL**: time between tokens.
 
 pub mod backend;

@@ -6,7 +6,7 @@
 //! 2. Where half of the pause that streams are given suffices for half a chunk or more beside them, all prompts share the spare rows of
 //!    windows, and the prompt lane stays empty.
 //! 3. Other prompts are read in chunks on the prompt lane, whose pass is left after any slice. Before each the question is whether
-//!    one more would make a stream wait longer than a few of its windows take, or than the target; if so a decode window comes first.
+//!    one more would typically make a stream wait longer than a few of its windows take, or perhaps longer than the target; if so a decode window comes first.
 //!    After a window at least one slice follows, so both lanes get on.
 //!    How long streams may wait is told by their windows without guesses; guesses get what a slice leaves of that.
 //! 4. Prompts that are short enough for a few windows do not wait for a pass to end: they ride, at once and with as many rows as the
