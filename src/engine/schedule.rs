@@ -8,7 +8,7 @@
 //! 3. Other prompts are read in chunks on the prompt lane, whose pass is left after any slice. Before each the question is whether
 //!    one more would typically make a stream wait longer than a few of its windows take, or perhaps longer than the target; if so a decode window comes first.
 //!    After a window at least one slice follows, so both lanes get on.
-//!    How long streams may wait is told by their windows without guesses; guesses get what a slice leaves of that.
+//!    How long streams may wait is told by their windows without guesses; guesses get what slices leave of that.
 //! 4. Prompts that are short enough for a few windows do not wait for a pass to end: they ride, at once and with as many rows as the
 //!    streams beside them can bear. A few such windows may follow each other; then they take turns with slices.
 //! 5. In a chunk the oldest prompt is sure of a third of the rows, so it always gets on; the others share the rest, shortest
@@ -190,8 +190,7 @@ struct Window<'a> {
     rides: bool,
     /// The pause that its streams may have.
     limit: Duration,
-    /// The pause that they are given where slices are short enough: two and a half of their own windows, so that they keep a good part of
-    /// their speed and the prompt about half of its own. No less than a small part of the limit, which nobody sees.
+    /// The pause that they are given where slices are short enough.
     calm: Duration,
 }
 
@@ -228,7 +227,7 @@ impl<'a> Window<'a> {
         let own = self.now.costs.window_typical(self.plain);
         self.limit = pause_max(self.now.gap_max, own);
         if self.load.rows > 0 {
-            self.calm = (own * 5 / 2).max(self.now.gap_max / 20);
+            self.calm = calm(self.now.gap_max, own);
         }
     }
 
@@ -306,10 +305,11 @@ impl<'a> Window<'a> {
 
     /// Whether it comes before the next slice of a pass: because it would end too late after it, or because prompts ride.
     ///
-    /// Too late is what typically exceeds the pause that streams are given, or perhaps the longest that they may have.
+    /// Too late is what typically exceeds the pause that streams are given, or perhaps the longest that they may have. Guesses count in the
+    /// latter only: what they bring is not the prompts' loss.
     fn comes_first(&self, pass: UnderWay) -> bool {
         let (costs, slices) = (self.now.costs, self.slices());
-        let own = costs.window_typical(self.load);
+        let own = costs.window_typical(self.plain);
         let typically = self.waited + slices * costs.slice_typical(pass.kind, pass.rows) + own;
         let perhaps =
             self.waited + slices * costs.slice(pass.kind, pass.rows) + costs.window(self.load);
@@ -337,8 +337,15 @@ fn pause_max(gap_max: Duration, own: Duration) -> Duration {
     gap_max.max(3 * own)
 }
 
-/// What a window may take because of guesses in it, where streams with a load of `plain` would have it to themselves or wait for slices that
-/// take `slice` before it: half the target or twice what it takes without guesses, but no more than the longest pause has room for.
+/// The pause that streams whose windows typically take `own` are given where slices are short enough: two and a half of their windows, so that they
+/// keep a good part of their speed and the prompt about half of its own. No less than a small part of the target, which nobody sees.
+fn calm(gap_max: Duration, own: Duration) -> Duration {
+    (own * 5 / 2).max(gap_max / 40)
+}
+
+/// What a window may take because of guesses in it, where streams with a load of `plain` would have it to themselves or wait for slices of which each
+/// may take `slice` before it: half the target or twice what it takes without guesses; beside slices half of what they take more, but no more than
+/// they leave of the longest pause.
 pub(super) fn window_max(
     costs: &Costs,
     gap_max: Duration,
@@ -350,10 +357,11 @@ pub(super) fn window_max(
     match slice {
         None => most,
         Some(slice) => {
-            let pause = usable_with_slices(pause_max(gap_max, own));
+            let slices = slice.max(usable(calm(gap_max, own)).saturating_sub(own));
+            let room = usable_with_slices(pause_max(gap_max, own)).saturating_sub(slices);
             // who guesses counts on windows that are not interrupted
-            let room = pause.saturating_sub(slice);
-            most.min(room.div_f64(unsteady(costs, plain)))
+            let room = room.div_f64(unsteady(costs, plain));
+            most.min(own + slices / 2).min(room)
         }
     }
 }

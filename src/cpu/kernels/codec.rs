@@ -109,7 +109,8 @@ pub(super) struct Rows<S> {
 }
 
 impl<S: Simd> Rows<S> {
-    /// `bytes` bytes at `base` and at every `stride` after it. While they are read, as many of those at `next` are asked for.
+    /// `bytes` bytes at `base` and at every `stride` after it: a unit's, or the first half's. While they are read, as many of those at
+    /// `next` are asked for.
     ///
     /// # Safety
     /// They can be read, for every row `r < LANES`, as long as this lives. Nothing is asked of `next`.
@@ -128,6 +129,12 @@ impl<S: Simd> Rows<S> {
             bytes,
             next: Cell::new(next),
         }
+    }
+
+    /// Whether there is more of the unit than its first `bytes` bytes.
+    #[inline(always)]
+    fn more_than(&self, bytes: usize) -> bool {
+        self.bytes > bytes
     }
 
     /// The four words from byte `at` on, a vector a word.
@@ -167,7 +174,7 @@ pub(super) trait Codec {
     /// What codes are above the values they stand for; taken out with the sums of the activations.
     const BIAS: i32;
 
-    /// Fills a tile.
+    /// Fills a tile; with the first half of a 32-wide type's unit where `rows` has no more.
     fn unpack<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>);
 }
 

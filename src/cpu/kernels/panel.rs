@@ -141,6 +141,14 @@ fn multiply<T: Target, C: Codec, const M: usize>(
     }
 }
 
+/// Bytes that are read of a unit which has `values` values: all, or of a 32-wide type half of them where that is enough.
+fn bytes<C: Codec>(values: usize) -> usize {
+    match C::Form::SCALED || values > UNIT / 2 {
+        true => C::UNIT_BYTES,
+        false => C::UNIT_BYTES / 2,
+    }
+}
+
 impl Source<'_> {
     /// This unit's share of the bytes of the next outputs, in the order in which they lie in memory.
     fn ahead<T: Target, C: Codec, const M: usize>(&self, first: usize, unit: usize) -> Ahead {
@@ -160,15 +168,16 @@ impl Source<'_> {
         tile: &mut Tile<T>,
     ) {
         if first < self.outputs_end {
+            let bytes = bytes::<C>(values);
             self.visit::<T, C>(first, unit, values, next, |base, stride, next| {
                 // SAFETY: `visit` promises what is asked for.
-                unsafe { t.unpack::<C>(base, stride, next, tile) }
+                unsafe { t.unpack::<C>(base, stride, bytes, next, tile) }
             });
         }
     }
 
-    /// Calls `with` with the place and stride of `LANES` rows of which a whole unit can be read: the outputs `first ..`, what
-    /// lies past the last one being anything; and with the place of the bytes to ask for.
+    /// Calls `with` with the place and stride of `LANES` rows of which [`bytes`] can be read: the outputs `first ..`, what
+    /// lies past the last one, and past a row's last value, being anything; and with the place of the bytes to ask for.
     #[inline(always)]
     fn visit<T: Target, C: Codec>(
         &self,
@@ -180,13 +189,13 @@ impl Source<'_> {
     ) {
         let count = (self.outputs_end - first).min(T::LANES);
         let start = first * self.row_bytes + unit * C::UNIT_BYTES;
-        let end = start + (T::LANES - 1) * self.row_bytes + C::UNIT_BYTES;
-        if count == T::LANES && values == UNIT && end <= self.weights.len() {
+        let end = start + (T::LANES - 1) * self.row_bytes + bytes::<C>(values);
+        if count == T::LANES && end <= self.weights.len() {
             // the last row's bytes end at `end`, the other rows' before it
             let base = self.weights[start..].as_ptr();
             with(base, self.row_bytes, next.start().unwrap_or(base));
         } else {
-            // for the last outputs, a row's last unit, and the last bytes of the weights
+            // for the last outputs
             let copy = self.padded::<T>(start, count, C::UNIT_BYTES * values / UNIT);
             const { assert!(C::UNIT_BYTES <= PADDED && T::LANES <= 16) };
             let base = copy.as_ptr().cast();

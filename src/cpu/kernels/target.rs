@@ -25,14 +25,15 @@ pub(super) trait Target: Simd {
     /// Quantises up to 256 values.
     fn quantise(self, kind: ActKind, unit: &mut Unit, values: &[f32]);
 
-    /// Unpacks a unit of `LANES` weight rows into a tile.
+    /// Unpacks a unit of `LANES` weight rows into a tile, or its first half: what there is of it in its first `bytes` bytes.
     ///
     /// # Safety
-    /// For every row `r < LANES`, `C::UNIT_BYTES` at `base + r * stride` can be read.
+    /// For every row `r < LANES`, `bytes` at `base + r * stride` can be read: `C::UNIT_BYTES`, or half of them of a 32-wide type.
     unsafe fn unpack<C: Codec>(
         self,
         base: *const u8,
         stride: usize,
+        bytes: usize,
         next: *const u8,
         tile: &mut Tile<Self>,
     );
@@ -51,7 +52,7 @@ pub(super) trait Target: Simd {
     /// See [`product::flow`].
     ///
     /// # Safety
-    /// As for `unpack`.
+    /// As for `unpack`, of a whole unit.
     unsafe fn flow<C: Flow, const N: usize>(
         self,
         base: *const u8,
@@ -153,17 +154,24 @@ macro_rules! target {
                 unsafe { compiled(kind, unit, values) }
             }
 
-            unsafe fn unpack<C: Codec>(self, base: *const u8, stride: usize, next: *const u8, tile: &mut Tile<Self>) {
+            unsafe fn unpack<C: Codec>(self, base: *const u8, stride: usize, bytes: usize, next: *const u8, tile: &mut Tile<Self>) {
                 $(#[$features])?
                 unsafe fn compiled<C: Codec>(
-                    s: $token, base: *const u8, stride: usize, next: *const u8, tile: &mut Tile<$token>,
+                    s: $token, base: *const u8, stride: usize, bytes: usize, next: *const u8, tile: &mut Tile<$token>,
                 ) {
-                    // SAFETY: the caller's promise is the same.
-                    let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES, next) };
-                    C::unpack(s, &rows, tile);
+                    // twice, so that each knows how many there are
+                    if bytes == C::UNIT_BYTES {
+                        // SAFETY: the caller's promise is the same.
+                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES, next) };
+                        C::unpack(s, &rows, tile);
+                    } else if !C::Form::SCALED {
+                        // SAFETY: the same.
+                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES / 2, next) };
+                        C::unpack(s, &rows, tile);
+                    }
                 }
                 // SAFETY: the token proves the features; the rest is the caller's promise.
-                unsafe { compiled::<C>(self, base, stride, next, tile) }
+                unsafe { compiled::<C>(self, base, stride, bytes, next, tile) }
             }
 
             fn multiply<F: Form, const M: usize, const N: usize>(

@@ -237,8 +237,8 @@ fn a_window_comes_before_the_slice_that_would_make_it_late() {
         check_in(&busy, &[(D, waited)], Slice, &[]);
         check_in(&busy, &[(D, waited + 1)], Beside, &[(0, 1)]);
     };
-    // If that is less than a twentieth of the longest pause, that.
-    last_slice(1, 1, 39, 1000);
+    // If that is less than a fortieth of the longest pause, that.
+    last_slice(1, 1, 18, 1000);
     // Windows that alone take most of that.
     last_slice(5, 80, 80, 100);
 }
@@ -263,16 +263,22 @@ fn slices_of_several_kinds_fill_a_pause() {
 }
 
 #[test]
-fn guesses_do_not_lengthen_the_pause() {
+fn guesses_take_slices_only_where_the_longest_pause_would_be_exceeded() {
     let costs = costs(&[(32, 4)], &[(1, 10), (8, 40)]);
-    let busy = Situation {
+    let busy = |gap_max: u32| Situation {
         under_way: Some(PASS),
+        gap_max: gap_max * MS,
         ..situation(ROOM, &costs)
     };
-    // a window with guesses is late where one without would not be
-    check_in(&busy, &[(D, 0)], Slice, &[]);
     let guesses = Want::Decode { rows: 8 };
-    check_in(&busy, &[(guesses, 0)], Beside, &[(0, 8)]);
+    for want in [D, guesses] {
+        check_in(&busy(100), &[(want, 3)], Slice, &[]);
+    }
+    check_in(&busy(100), &[(guesses, 4)], Beside, &[(0, 8)]);
+    // 85 % of it, less two slices and the window
+    check_in(&busy(55), &[(D, 0)], Slice, &[]);
+    check_in(&busy(57), &[(guesses, 0)], Slice, &[]);
+    check_in(&busy(55), &[(guesses, 0)], Beside, &[(0, 8)]);
 }
 
 #[test]
@@ -289,14 +295,17 @@ fn guesses_get_what_slices_leave_of_the_pause() {
     // alone: half the target, or two windows
     check(&[10], 100, None, 50_000);
     check(&[60], 100, None, 120_000);
-    // beside slices: 75 % of the target, or of three windows, less a slice
-    check(&[10], 100, Some(40), 35_000);
-    check(&[60], 100, Some(40), 95_000);
+    // beside slices: 75 % of the target, or of three windows, less a slice, or less as many as fit beside two and a half windows
+    check(&[20], 100, Some(40), 35_000);
+    check(&[60], 100, Some(40), 67_500);
     check(&[10], 100, Some(99), 0);
+    // no more than half of what slices take on top of a window: one that is long, or what fits beside two and a half windows
+    check(&[10], 100, Some(40), 30_000);
+    check(&[10], 100, Some(4), 15_625);
     // less where the second longest window takes half as much again as a typical one
     check(&[10, 10, 10, 15, 15], 100, Some(45), 20_000);
     // before anything is known
-    check(&[], 100, Some(40), 35_000);
+    check(&[], 100, Some(40), 20_000);
 }
 
 #[test]

@@ -27,6 +27,9 @@ impl<B: Block32> Codec for B {
     fn unpack<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>) {
         for four in 0..2 {
             let start = four * 4 * B::BYTES;
+            if !rows.more_than(start) {
+                return;
+            }
             let mut words = [s.splat(0); 34];
             for column in 0..B::BYTES / 8 {
                 put(
