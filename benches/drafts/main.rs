@@ -1,6 +1,6 @@
 //! What guessing ahead is worth: the same requests with it and without it, in turns, in one process.
 //!
-//! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE] [--acceptance CHANCE]] [--threads N] [--streams 1,4] [--rounds N] [--tokens N] [--json]`
+//! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE] [--acceptance CHANCE]] [--threads N] [--streams 1,4] [--scenes story,list,copy-edit,dialogue] [--rounds N] [--tokens N] [--json]`
 //!
 //! Two engines have the same file; one never guesses. A round asks both, one after the other, for the same answers, streams at a time; what counts is the time between
 //! tokens, and of the rounds' ratios the median. Beside it stands the ratio of the processor time that answers took in all, which others on the machine hardly disturb (with `--threads 1`: waiting
@@ -49,6 +49,9 @@ struct Args {
     /// Rounds, each with prompts of its own.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
+    /// Scenes, all if nothing is said: story, list, copy-edit, dialogue.
+    #[arg(long, value_delimiter = ',')]
+    scenes: Vec<String>,
     /// Tokens of an answer at most.
     #[arg(long, default_value_t = 160)]
     tokens: usize,
@@ -339,9 +342,12 @@ fn main() -> Result<(), Failure> {
     } else {
         &[Scene::Noise]
     };
+    let chosen = |scene: &&Scene| {
+        args.scenes.is_empty() || args.scenes.iter().any(|name| name == scene.name())
+    };
     let mut rows = Vec::new();
     for &streams in &args.streams {
-        for &scene in scenes {
+        for &scene in scenes.iter().filter(chosen) {
             for sampled in [false, true] {
                 let row = runtime.block_on(bench.row(scene, sampled, streams))?;
                 if !args.common.json {

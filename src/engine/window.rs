@@ -346,7 +346,9 @@ impl<E: Executor> Engine<E> {
         if let Some(load) = flight.load.filter(|_| tells) {
             self.costs.note_window(load, parts.total());
             if census.kind() == Kind::Decode {
-                self.costs.note_decode(load, parts.total() - parts.draft);
+                // whoever is told of a token may run at once, here, for as long as it likes
+                let took = parts.compute + parts.sample;
+                self.costs.note_decode(load, took);
             }
         }
         self.tell(census, generated, parts);
