@@ -294,7 +294,9 @@ impl<'a> Window<'a> {
         self.room_for(most, reach, |load| self.now.costs.window_perhaps(load))
     }
 
+    /// What guesses take comes on top: they have a room of their own.
     fn room_for(&self, most: Duration, reach: usize, takes: impl Fn(Load) -> Duration) -> usize {
+        let most = most + takes(self.load).saturating_sub(takes(self.plain));
         let takes = |rows| takes(self.load.with(Load::of(rows, reach)));
         let mut rows = self.now.room.decode_rows.saturating_sub(self.load.rows);
         while rows > 0 && takes(rows) > most {
@@ -340,7 +342,7 @@ fn pause_max(gap_max: Duration, own: Duration) -> Duration {
 /// The pause that streams whose windows typically take `own` are given where slices are short enough: two and a half of their windows, so that they
 /// keep a good part of their speed and the prompt about half of its own. No less than a small part of the target, which nobody sees.
 fn calm(gap_max: Duration, own: Duration) -> Duration {
-    (own * 5 / 2).max(gap_max / 40)
+    (own * 5 / 2).max(gap_max / 20)
 }
 
 /// What a window may take because of guesses in it, where streams with a load of `plain` would have it to themselves or wait for slices of which each

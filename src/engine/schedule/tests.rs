@@ -237,8 +237,8 @@ fn a_window_comes_before_the_slice_that_would_make_it_late() {
         check_in(&busy, &[(D, waited)], Slice, &[]);
         check_in(&busy, &[(D, waited + 1)], Beside, &[(0, 1)]);
     };
-    // If that is less than a fortieth of the longest pause, that.
-    last_slice(1, 1, 18, 1000);
+    // If that is less than a twentieth of the longest pause, that.
+    last_slice(1, 1, 39, 1000);
     // Windows that alone take most of that.
     last_slice(5, 80, 80, 100);
 }
@@ -337,6 +337,9 @@ fn short_prompts_do_not_wait_for_the_end_of_a_pass() {
     check_in(&busy, &[(D, 1), (p(9), 0)], Beside, &[(0, 1), (1, 9)]);
     check_in(&busy, &[(D, 2), (p(4), 0)], Beside, &[(0, 1), (1, 4)]);
     check_in(&busy, &[(D, 12), (p(4), 0)], Beside, &[(0, 1)]);
+    // Guesses take nothing of that.
+    let guesses = Want::Decode { rows: 8 };
+    check_in(&busy, &[(guesses, 7), (p(4), 0)], Beside, &[(0, 8), (1, 4)]);
     // A few times in a row, then a slice comes between.
     let owed = |rides_left| Situation {
         slice_owed: true,
