@@ -338,8 +338,8 @@ fn short_prompts_do_not_wait_for_the_end_of_a_pass() {
     check_in(&busy, &[(D, 2), (p(4), 0)], Beside, &[(0, 1), (1, 4)]);
     check_in(&busy, &[(D, 12), (p(4), 0)], Beside, &[(0, 1)]);
     // Guesses take nothing of that.
-    let guesses = Want::Decode { rows: 8 };
-    check_in(&busy, &[(guesses, 7), (p(4), 0)], Beside, &[(0, 8), (1, 4)]);
+    let guesses = Want::Decode { rows: 4 };
+    check_in(&busy, &[(guesses, 7), (p(4), 0)], Beside, &[(0, 4), (1, 4)]);
     // A few times in a row, then a slice comes between.
     let owed = |rides_left| Situation {
         slice_owed: true,
