@@ -294,9 +294,11 @@ impl<'a> Window<'a> {
         self.room_for(most, reach, |load| self.now.costs.window_perhaps(load))
     }
 
-    /// What guesses take comes on top: they have a room of their own.
+    /// What guesses take comes on top, as far as the longest pause has room for that: they have one of their own.
     fn room_for(&self, most: Duration, reach: usize, takes: impl Fn(Load) -> Duration) -> usize {
-        let most = most + takes(self.load).saturating_sub(takes(self.plain));
+        let guesses = takes(self.load).saturating_sub(takes(self.plain));
+        let room = usable_with_slices(self.limit).saturating_sub(self.waited);
+        let most = most.max(room.min(most + guesses));
         let takes = |rows| takes(self.load.with(Load::of(rows, reach)));
         let mut rows = self.now.room.decode_rows.saturating_sub(self.load.rows);
         while rows > 0 && takes(rows) > most {

@@ -474,8 +474,8 @@ fn check(seed: u64) {
 }
 
 /// Evenings that once went wrong: prompts rode in every turn of streams that take turns; a window counted with rows that had been
-/// withdrawn from it.
-const CASES: [u64; 2] = [11_382, 48_409];
+/// withdrawn from it; prompts rode beside guesses for longer than streams may wait.
+const CASES: [u64; 3] = [11_382, 48_409, 40_860];
 
 /// How many evenings there are; `TIDEGATE_EVENINGS` says otherwise.
 const EVENINGS: u64 = 10_000;
