@@ -236,9 +236,12 @@ fn dots(isa: Isa, rounds: usize) {
         black_box(sums);
     }
 
-    // SAFETY: `isa` is a level that this machine has; the kernels ask for the same instructions.
     match isa {
-        Isa::Avx512 if std::arch::is_x86_feature_detected!("avx512vnni") => unsafe { wide(rounds) },
+        Isa::Avx512 if std::arch::is_x86_feature_detected!("avx512vnni") => {
+            // SAFETY: the processor has been asked, by `isa` for all but the line above.
+            unsafe { wide(rounds) }
+        }
+        // SAFETY: `isa` is a level that the processor has.
         Isa::Avx512 | Isa::Avx2 => unsafe { narrow(rounds) },
         Isa::Portable => plain(rounds),
     }
