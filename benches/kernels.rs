@@ -182,20 +182,23 @@ fn clock() -> f64 {
 
 /// GMAC/s of 8-bit dot products whose operands stay in registers, enough of them at once that none waits for another.
 fn peak(isa: Isa, threads: usize) -> f64 {
-    let (rounds, width) = match isa {
-        Isa::Avx512 => (4_000_000, 64),
-        Isa::Avx2 => (4_000_000, 32),
-        Isa::Portable => (400_000, 1),
+    let rounds = match isa {
+        Isa::Portable => 400_000,
+        Isa::Avx2 | Isa::Avx512 => 4_000_000,
     };
-    let seconds = fastest(threads, |_| dots(isa, rounds));
+    let width = dots(isa, 1);
+    let seconds = fastest(threads, |_| {
+        dots(isa, rounds);
+    });
     (rounds * CHAINS * width * threads) as f64 / seconds / 1e9
 }
 
 /// Dot products under way at once.
 const CHAINS: usize = 8;
 
+/// Rounds of [`CHAINS`] dot products; says how many multiply-adds one is.
 #[cfg(target_arch = "x86_64")]
-fn dots(isa: Isa, rounds: usize) {
+fn dots(isa: Isa, rounds: usize) -> usize {
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx512f,avx512vnni")]
@@ -239,17 +242,25 @@ fn dots(isa: Isa, rounds: usize) {
     match isa {
         Isa::Avx512 if std::arch::is_x86_feature_detected!("avx512vnni") => {
             // SAFETY: the processor has been asked, by `isa` for all but the line above.
-            unsafe { wide(rounds) }
+            unsafe { wide(rounds) };
+            64
         }
-        // SAFETY: `isa` is a level that the processor has.
-        Isa::Avx512 | Isa::Avx2 => unsafe { narrow(rounds) },
-        Isa::Portable => plain(rounds),
+        Isa::Avx512 | Isa::Avx2 => {
+            // SAFETY: `isa` is a level that the processor has.
+            unsafe { narrow(rounds) };
+            32
+        }
+        Isa::Portable => {
+            plain(rounds);
+            1
+        }
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn dots(_: Isa, rounds: usize) {
+fn dots(_: Isa, rounds: usize) -> usize {
     plain(rounds);
+    1
 }
 
 fn plain(rounds: usize) {

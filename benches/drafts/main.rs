@@ -345,6 +345,11 @@ fn main() -> Result<(), Failure> {
     let chosen = |scene: &&Scene| {
         args.scenes.is_empty() || args.scenes.iter().any(|name| name == scene.name())
     };
+    let unknown = |name: &&String| scenes.iter().all(|scene| scene.name() != name.as_str());
+    if let Some(name) = args.scenes.iter().find(unknown) {
+        let names: Vec<_> = scenes.iter().map(|scene| scene.name()).collect();
+        return Err(format!("no scene `{name}` for this model: {}", names.join(", ")).into());
+    }
     let mut rows = Vec::new();
     for &streams in &args.streams {
         for &scene in scenes.iter().filter(chosen) {

@@ -195,7 +195,7 @@ impl Source<'_> {
             let base = self.weights[start..].as_ptr();
             with(base, self.row_bytes, next.start().unwrap_or(base));
         } else {
-            // for the last outputs
+            // for the last outputs, and the last bytes of the weights
             let copy = self.padded::<T>(start, count, C::UNIT_BYTES * values / UNIT);
             const { assert!(C::UNIT_BYTES <= PADDED && T::LANES <= 16) };
             let base = copy.as_ptr().cast();
