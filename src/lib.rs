@@ -56,7 +56,7 @@
 //! A window holds rows of several sequences ([`model::window::Rows`]), and its residual rows are the whole state of a pass between two layers; on a CPU a pass of prompts is also left
 //! inside a mixer, before the experts, and when half of them are computed. So two passes may be under way. On the **decode lane** goes one row of every sequence that decodes and has credit, and prompt rows as far as the window stays short: so a short prompt does not wait for a long one. On the **prompt lane** go
 //! chunks of the other prompts; before every slice the schedule asks whether one more would make a stream wait for longer than two and a half of its own windows, by what slices of its kind
-//! and windows have taken so far ([`engine::costs`]), and if so a decode window comes first. In a layer of experts the rows are grouped by expert, and each expert's weights are read once for all its
+//! and windows have taken so far ([`engine::costs`]), and if so a decode window comes first. Guesses have a time of their own beside that, half of the slices': they take nothing from prompts. In a layer of experts the rows are grouped by expert, and each expert's weights are read once for all its
 //! rows. Only rows that need logits go through the head, and what the sampler asks of them (the likeliest token, the likeliest few, everything) travels with the row.
 //!
 //! A sequence that decodes may bring more rows than one: **guesses** at its next tokens behind its last token. As long as what is chosen was guessed, the next row
