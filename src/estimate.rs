@@ -5,7 +5,11 @@
 use std::{collections::BTreeMap, fmt};
 
 use crate::{
-    backend::Needs,
+    backend::{
+        Needs,
+        shape::{AttentionShape, DeltaShape},
+    },
+    engine::executor::PAGE_TOKENS,
     gguf::{Gguf, Tensor},
     quant::BlockType,
     residency::slots::SlotPlan,
@@ -33,10 +37,21 @@ pub struct Work {
     pub layers: usize,
     /// **Units**: bytes. Keys and values of one position, all layers.
     pub position_bytes: u64,
-    /// Multiply-adds of attention for one row and one position before it, all layers.
-    pub position_macs: u64,
+    /// The attention layers.
+    pub attention: Vec<AttentionWork>,
+    /// Multiply-adds of the delta nets for a row of a prompt, all layers.
+    pub delta_macs: u64,
     /// **Units**: bytes. Recurrent state of one sequence, all layers.
     pub state_bytes: u64,
+}
+
+/// A layer's attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionWork {
+    /// Multiply-adds for one row and one position that it sees.
+    pub macs: u64,
+    /// Positions that a row sees, if not all before it.
+    pub sees: Option<usize>,
 }
 
 /// A layer's experts.
@@ -55,13 +70,12 @@ impl Work {
     pub fn of(file: &Gguf, needs: &Needs, position_bytes: u64, state_bytes: u64) -> Self {
         let mut work = Self {
             layers: needs.attention.len() + needs.delta.len(),
+            attention: needs.attention.iter().map(AttentionWork::of).collect(),
+            delta_macs: needs.delta.iter().map(delta_macs).sum(),
             position_bytes,
             state_bytes,
             ..Self::default()
         };
-        for shape in &needs.attention {
-            work.position_macs += 2 * (shape.heads * shape.kv.head_dim) as u64;
-        }
         let layers: BTreeMap<usize, usize> = needs
             .expert_layers
             .iter()
@@ -105,6 +119,38 @@ impl Work {
             _ => *self.dense.entry(tensor.ty).or_default() += tensor.bytes as u64,
         }
     }
+}
+
+impl AttentionWork {
+    fn of(shape: &AttentionShape) -> Self {
+        let chosen = shape.index.map(|index| index.group * (index.budget + 1));
+        Self {
+            macs: attention_macs(shape),
+            sees: shape.window.into_iter().chain(chosen).min(),
+        }
+    }
+}
+
+/// Multiply-adds of attention for one row and one position that it sees.
+pub fn attention_macs(shape: &AttentionShape) -> u64 {
+    2 * (shape.heads * shape.kv.head_dim) as u64
+}
+
+/// Multiply-adds of a delta net for a row of a prompt: with the state as it is read, asked and written, and with half a block's rows, twice.
+pub fn delta_macs(shape: &DeltaShape) -> u64 {
+    let (k, v) = (shape.k_dim, shape.v_dim);
+    (shape.v_heads * (3 * k * v + PAGE_TOKENS * (k + v))) as u64
+}
+
+/// Pairs of a row and a position that it sees, of so many rows behind so many positions.
+pub fn pairs(rows: usize, before: usize, sees: Option<usize>) -> f64 {
+    let all =
+        |rows: usize, before: usize| rows as f64 * (before as f64 + (rows as f64 + 1.0) / 2.0);
+    let Some(sees) = sees else {
+        return all(rows, before);
+    };
+    let whole = sees.saturating_sub(before).min(rows);
+    all(whole, before) + ((rows - whole) * sees) as f64
 }
 
 /// `ffn_{gate,up,down}_exps`, or a tensor of one expert: `ffn_gate.3`.
@@ -253,11 +299,15 @@ impl Estimate<'_> {
     pub fn chunk(&self, rows: usize, before: usize) -> Step {
         let (work, machine) = (self.work, self.machine);
         let count = rows as f64;
-        let pairs = count * (before as f64 + count / 2.0);
+        let attention = work.attention.iter();
+        let attention: f64 = attention
+            .map(|layer| pairs(rows, before, layer.sees) * layer.macs as f64)
+            .sum();
         let mut step = Step {
             compute: self.matrices(&work.dense, count, 1.0)
                 + work.state_bytes as f64 * count / 64.0 / machine.dram_bytes_s
-                + pairs * work.position_macs as f64 / machine.attention_macs_s
+                + attention / machine.attention_macs_s
+                + count * work.delta_macs as f64 / machine.delta_macs_s
                 + work.layers as f64 * REGIONS_A_LAYER * machine.region_s,
             ..Step::default()
         };

@@ -4,16 +4,25 @@ use std::{fs, path::PathBuf, thread, time::Duration};
 
 use super::start;
 use crate::{
+    backend::{
+        Needs,
+        shape::{KvShape, KvType},
+    },
     cpu::{backend::Cpu, isa::Isa, store::drive::drive_speed},
-    estimate::Machine,
+    estimate::{Machine, attention_macs},
     gguf::Gguf,
     quant::BlockType,
     settings::{ModelSettings, cache::cache_directory},
 };
 
-/// Everything that predictions for this file need; what is not known yet is measured. Memory is
-/// measured every time, as it says whether the rest still holds, and the drive, as files lie on different ones.
-pub(super) fn measured(file: &Gguf, settings: &ModelSettings) -> Machine {
+/// Everything that predictions for this file need; what is not known yet is measured. Memory is measured every time, as it says whether the
+/// rest still holds, and the drive, as files lie on different ones; so are attention and delta nets, which have as many shapes as there are models.
+pub(super) fn measured(
+    file: &Gguf,
+    needs: &Needs,
+    kv_type: KvType,
+    settings: &ModelSettings,
+) -> Machine {
     let path = kept(settings);
     let known = path.as_ref().and_then(|path| fs::read(path).ok());
     let known: Option<Machine> = known.and_then(|text| serde_json::from_slice(&text).ok());
@@ -40,7 +49,37 @@ pub(super) fn measured(file: &Gguf, settings: &ModelSettings) -> Machine {
     // kept is the memory's speed that went with the others
     machine.dram_bytes_s = dram_bytes_s;
     machine.disk_bytes_s = drive_speed(file);
+    machine.attention_macs_s = attention_speed(&mut cpu, needs, kv_type);
+    if let Some(shape) = needs.delta.first() {
+        machine.delta_macs_s = cpu.delta_speed(shape);
+    }
     machine
+}
+
+/// **Units**: multiply-adds a second, over all layers.
+fn attention_speed(cpu: &mut Cpu, needs: &Needs, kind: KvType) -> f64 {
+    let mut known: Vec<((usize, KvShape), f64)> = Vec::new();
+    let (mut macs, mut seconds) = (0.0, 0.0);
+    for shape in &needs.attention {
+        let key = (shape.heads, shape.kv);
+        let speed = known
+            .iter()
+            .find(|(of, _)| *of == key)
+            .map(|(_, speed)| *speed);
+        let speed = speed.unwrap_or_else(|| {
+            let speed = cpu.attention_speed(shape, kind);
+            known.push((key, speed));
+            speed
+        });
+        let work = attention_macs(shape) as f64;
+        macs += work;
+        seconds += work / speed;
+    }
+    if seconds > 0.0 {
+        macs / seconds
+    } else {
+        f64::INFINITY
+    }
 }
 
 /// Two measures of the same are at most so many times apart.
@@ -73,8 +112,8 @@ fn fresh(cpu: &mut Cpu, dram_bytes_s: f64) -> Machine {
     Machine {
         dram_bytes_s,
         disk_bytes_s: None,
-        // attention is float products of many rows
-        attention_macs_s: 64.0 / 4.0 / floats[floats.len() - 1],
+        attention_macs_s: f64::INFINITY,
+        delta_macs_s: f64::INFINITY,
         kernels: [(BlockType::F32.label().to_owned(), floats)].into(),
         region_s,
         int8_ops_s: None,

@@ -113,7 +113,7 @@ fn on_cpu(
     let _ = writeln!(text, "{ledger}\n\n{}", in_memory(&ledger, settings));
     let machine = match described {
         Some(path) => Machine::described(&path, false)?,
-        None => machine::measured(file, settings),
+        None => machine::measured(file, needs, prepared.room().kv_type, settings),
     };
     let work = work::<Cpu>(file, prepared);
     let ranks = ranks(name, needs, settings);

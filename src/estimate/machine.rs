@@ -24,6 +24,8 @@ pub struct Machine {
     pub kernels: BTreeMap<String, [f64; ROWS.len()]>,
     /// **Units**: multiply-adds of attention a second.
     pub attention_macs_s: f64,
+    /// **Units**: multiply-adds of delta nets a second, in prompts.
+    pub delta_macs_s: f64,
     /// **Units**: seconds. What sharing out a region's work takes.
     pub region_s: f64,
     /// 8-bit operations a second, where the machine is described and not measured.
@@ -112,11 +114,14 @@ impl Machine {
             (dram, disk)
         };
         let memory = 1e9 * memory.unwrap_or(described.dram_gb_s);
+        // a float multiply-add for eight 8-bit operations
+        let floats = ops.map_or(f64::INFINITY, |ops| ops / 8.0);
         Ok(Self {
             dram_bytes_s: memory,
             disk_bytes_s: below.map(|below| 1e9 * below),
             kernels: BTreeMap::new(),
-            attention_macs_s: ops.map_or(f64::INFINITY, |ops| ops / 8.0),
+            attention_macs_s: floats,
+            delta_macs_s: floats,
             region_s: REGION_S,
             int8_ops_s: ops,
         })

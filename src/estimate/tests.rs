@@ -15,7 +15,14 @@ fn work() -> Work {
         ],
         layers: 2,
         position_bytes: 1000,
-        position_macs: 1000,
+        attention: vec![
+            AttentionWork {
+                macs: 500,
+                sees: None
+            };
+            2
+        ],
+        delta_macs: 0,
         state_bytes: 0,
     }
 }
@@ -81,6 +88,21 @@ fn prompts_are_bound_by_arithmetic() {
     assert!(chunk.all > 2.0 * macs / 0.1e12);
     let long = estimate.first_token(4096, 512);
     assert!(long > 8.0 * chunk.all && long < 12.0 * chunk.all);
+}
+
+#[test]
+fn rows_see_what_their_windows_let_them() {
+    let counted = |rows: usize, before: usize, sees: usize| -> f64 {
+        (before..before + rows)
+            .map(|at| (at + 1).min(sees) as f64)
+            .sum()
+    };
+    for (rows, before) in [(1, 0), (7, 0), (7, 100), (64, 30), (64, 1000)] {
+        for sees in [1, 16, 64, 100, 1_000_000] {
+            assert_eq!(pairs(rows, before, Some(sees)), counted(rows, before, sees));
+        }
+        assert_eq!(pairs(rows, before, None), counted(rows, before, usize::MAX));
+    }
 }
 
 #[test]

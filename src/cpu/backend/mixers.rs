@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Memory with which the segments of few long rows are shared out.
-const PARTIAL_BYTES: usize = 4 << 20;
+pub(super) const PARTIAL_BYTES: usize = 4 << 20;
 
 /// Everything a sequence leaves behind in the model.
 #[derive(Default)]
@@ -456,7 +456,7 @@ impl Cpu {
     }
 }
 
-fn delta_shape(shape: &shape::DeltaShape) -> DeltaShape {
+pub(super) fn delta_shape(shape: &shape::DeltaShape) -> DeltaShape {
     DeltaShape {
         key_heads: shape.k_heads,
         value_heads: shape.v_heads,
@@ -512,7 +512,7 @@ impl HeadInputs<'_> {
     }
 }
 
-fn kernel_shape(shape: &AttentionShape) -> attention::AttentionShape {
+pub(super) fn kernel_shape(shape: &AttentionShape) -> attention::AttentionShape {
     attention::AttentionShape {
         heads: shape.heads,
         kv_heads: shape.kv.heads,
