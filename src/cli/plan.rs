@@ -10,7 +10,7 @@ use crate::{
     estimate::{Estimate, Kept, Machine, Work},
     gguf::Gguf,
     ledger::{Ledger, Place, bytes},
-    model::start::Prepared,
+    model::start::{Prepared, chunk_rows},
     settings::{BackendChoice, ModelSettings, file::FileSettings},
     synth::{Blueprint, Plan},
 };
@@ -118,7 +118,8 @@ fn on_cpu(
     let work = work::<Cpu>(file, prepared);
     let ranks = ranks(name, needs, settings);
     let kept = slots.map(|plan| Kept::new(&plan, &work.experts, &ranks));
-    predict(text, &work, &machine, kept.as_ref(), prepared);
+    let rows = chunk_rows::<Cpu>(settings);
+    predict(text, &work, &machine, kept.as_ref(), rows);
     if let Some(kept) = &kept {
         let known = if ranks.is_empty() {
             "as if all were used alike: no profile of an earlier run is there"
@@ -157,7 +158,7 @@ fn on_device(
     if let Some(path) = described {
         let machine = Machine::described(&path, true)?;
         let work = work::<Cuda>(file, prepared);
-        predict(text, &work, &machine, None, prepared);
+        predict(text, &work, &machine, None, chunk_rows::<Cuda>(settings));
     }
     Ok(())
 }
@@ -188,13 +189,7 @@ fn ranks(
         .unwrap_or_default()
 }
 
-fn predict(
-    text: &mut String,
-    work: &Work,
-    machine: &Machine,
-    kept: Option<&Kept>,
-    prepared: &Prepared<Cpu>,
-) {
+fn predict(text: &mut String, work: &Work, machine: &Machine, kept: Option<&Kept>, rows: usize) {
     let estimate = Estimate {
         work,
         machine,
@@ -215,7 +210,6 @@ fn predict(
         );
         return;
     }
-    let rows = prepared.room().rows.min(512);
     let decode = estimate.decode(0).all;
     let chunk = estimate.chunk(rows, 0).all;
     let _ = writeln!(

@@ -344,7 +344,7 @@ fn pause_max(gap_max: Duration, own: Duration) -> Duration {
 /// The pause that streams whose windows typically take `own` are given where slices are short enough: two and a half of their windows, so that they
 /// keep a good part of their speed and the prompt about half of its own. No less than a small part of the target, which nobody sees.
 fn calm(gap_max: Duration, own: Duration) -> Duration {
-    (own * 5 / 2).max(gap_max / 20)
+    (own * 5 / 2).max(gap_max / 12)
 }
 
 /// What a window may take because of guesses in it, where streams with a load of `plain` would have it to themselves or wait for slices of which each

@@ -1,5 +1,6 @@
 //! The JSON of answers: the objects and chunks of `/v1/chat/completions` and `/v1/completions`. Knows no sockets and no stages.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::usage::Usage;
@@ -88,25 +89,48 @@ impl Format {
     }
 
     /// The first chunk of a chat's choice.
-    pub fn role_chunk(&self, index: usize) -> Value {
-        self.chunk(json!({"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null}))
+    pub fn role_chunk(&self, index: usize) -> String {
+        let delta = Delta {
+            role: Some("assistant"),
+            content: Some(""),
+            ..Delta::default()
+        };
+        self.chunk(ChatPart::new(index, delta), None)
     }
 
     /// A chunk with text.
-    pub fn text_chunk(&self, index: usize, text: &str, logprobs: Option<Value>) -> Value {
-        self.chunk(match self.endpoint {
+    pub fn text_chunk(&self, index: usize, text: &str, logprobs: Option<Value>) -> String {
+        match self.endpoint {
             Endpoint::Chat => {
-                json!({"index": index, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": null})
+                let delta = Delta {
+                    content: Some(text),
+                    ..Delta::default()
+                };
+                let part = ChatPart {
+                    logprobs,
+                    ..ChatPart::new(index, delta)
+                };
+                self.chunk(part, None)
             }
-            Endpoint::Completion => json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": null}),
-        })
+            Endpoint::Completion => {
+                let part = CompletionPart {
+                    index,
+                    text,
+                    logprobs,
+                    finish_reason: None,
+                };
+                self.chunk(part, None)
+            }
+        }
     }
 
     /// A chunk with some of the reasoning, which chats alone tell apart.
-    pub fn reasoning_chunk(&self, index: usize, text: &str) -> Value {
-        self.chunk(
-            json!({"index": index, "delta": {"reasoning_content": text}, "logprobs": null, "finish_reason": null}),
-        )
+    pub fn reasoning_chunk(&self, index: usize, text: &str) -> String {
+        let delta = Delta {
+            reasoning_content: Some(text),
+            ..Delta::default()
+        };
+        self.chunk(ChatPart::new(index, delta), None)
     }
 
     /// A choice's last chunk; the request's last choice brings the timings, if no usage chunk follows.
@@ -115,36 +139,48 @@ impl Format {
         index: usize,
         reason: FinishReason,
         timings: Option<Value>,
-    ) -> Value {
-        let reason = reason_name(reason);
-        let mut chunk = self.chunk(match self.endpoint {
+    ) -> String {
+        let finish_reason = Some(reason_name(reason));
+        match self.endpoint {
             Endpoint::Chat => {
-                json!({"index": index, "delta": {}, "logprobs": null, "finish_reason": reason})
+                let part = ChatPart {
+                    finish_reason,
+                    ..ChatPart::new(index, Delta::default())
+                };
+                self.chunk(part, timings)
             }
             Endpoint::Completion => {
-                json!({"index": index, "text": "", "logprobs": null, "finish_reason": reason})
+                let part = CompletionPart {
+                    index,
+                    text: "",
+                    logprobs: None,
+                    finish_reason,
+                };
+                self.chunk(part, timings)
             }
-        });
-        if let Some(timings) = timings {
-            chunk["timings"] = timings;
         }
-        chunk
     }
 
     /// The chunk with the counts, which has no choices.
-    pub fn usage_chunk(&self, usage: &Usage, timings: Value) -> Value {
+    pub fn usage_chunk(&self, usage: &Usage, timings: Value) -> String {
         let mut chunk = self.object(self.chunk_object(), Vec::new());
         chunk.insert("usage".into(), usage.object());
         chunk.insert("timings".into(), timings);
-        Value::Object(chunk)
+        Value::Object(chunk).to_string()
     }
 
-    fn chunk(&self, choice: Value) -> Value {
-        let mut chunk = self.object(self.chunk_object(), vec![choice]);
-        if self.include_usage {
-            chunk.insert("usage".into(), Value::Null);
-        }
-        Value::Object(chunk)
+    /// Written as it stands: every token has one of these, and a tree of values would be allocated for each.
+    fn chunk(&self, choice: impl Serialize, timings: Option<Value>) -> String {
+        let chunk = Chunk {
+            id: &self.id,
+            object: self.chunk_object(),
+            created: self.created,
+            model: &self.model,
+            choices: [choice],
+            usage: self.include_usage.then_some(()),
+            timings,
+        };
+        serde_json::to_string(&chunk).expect("strings and numbers alone")
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -163,6 +199,58 @@ impl Format {
         fields.insert("choices".into(), Value::Array(choices));
         fields
     }
+}
+
+/// A chunk of an answer that is streamed.
+#[derive(Serialize)]
+struct Chunk<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: [C; 1],
+    /// Null where usage comes later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct ChatPart<'a> {
+    index: usize,
+    delta: Delta<'a>,
+    logprobs: Option<Value>,
+    finish_reason: Option<&'static str>,
+}
+
+impl<'a> ChatPart<'a> {
+    fn new(index: usize, delta: Delta<'a>) -> Self {
+        Self {
+            index,
+            delta,
+            logprobs: None,
+            finish_reason: None,
+        }
+    }
+}
+
+#[derive(Default, Serialize)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct CompletionPart<'a> {
+    index: usize,
+    text: &'a str,
+    logprobs: Option<Value>,
+    finish_reason: Option<&'static str>,
 }
 
 /// The name that clients know.

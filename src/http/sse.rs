@@ -12,7 +12,6 @@ use axum::{
     },
 };
 use futures::Stream;
-use serde_json::Value;
 
 use super::{
     answer::{Answers, Happening},
@@ -61,15 +60,15 @@ fn events(
                     continue;
                 }
                 Err(error) => {
-                    yield data(&error.object());
+                    yield data(error.object().to_string());
                     break;
                 }
             };
             if begun.insert(index) {
                 match format.endpoint {
-                    Endpoint::Chat => yield data(&format.role_chunk(index)),
+                    Endpoint::Chat => yield data(format.role_chunk(index)),
                     Endpoint::Completion if !echoes[index].is_empty() => {
-                        yield data(&format.text_chunk(index, &std::mem::take(&mut echoes[index]), None));
+                        yield data(format.text_chunk(index, &std::mem::take(&mut echoes[index]), None));
                     }
                     Endpoint::Completion => {}
                 }
@@ -79,15 +78,15 @@ fn events(
                     let scores = logprobs(format.endpoint, &app.served.tokenizer, sampled.as_slice(), &mut offsets[index]);
                     // also for a token whose bytes wait for the rest of a character: whoever watches sees that it gets on
                     if !text.is_empty() || sampled.is_some() {
-                        yield data(&format.text_chunk(index, &text, scores));
+                        yield data(format.text_chunk(index, &text, scores));
                     }
                 }
-                TextEvent::Thought { text, .. } => yield data(&format.reasoning_chunk(index, &text)),
+                TextEvent::Thought { text, .. } => yield data(format.reasoning_chunk(index, &text)),
                 TextEvent::Finished { reason, .. } => {
                     let timings = (answers.done() && !format.include_usage).then(|| answers.timings());
-                    yield data(&format.finish_chunk(index, reason, timings));
+                    yield data(format.finish_chunk(index, reason, timings));
                     if answers.done() && format.include_usage {
-                        yield data(&format.usage_chunk(answers.usage(), answers.timings()));
+                        yield data(format.usage_chunk(answers.usage(), answers.timings()));
                     }
                 }
             }
@@ -103,6 +102,6 @@ fn queue_comment(place: usize) -> String {
     }
 }
 
-fn data(object: &Value) -> Result<Event, Infallible> {
-    Ok(Event::default().data(object.to_string()))
+fn data(object: String) -> Result<Event, Infallible> {
+    Ok(Event::default().data(object))
 }

@@ -118,7 +118,8 @@ fn room<B: Backend>(settings: &ModelSettings, context: usize, kv_type: KvType) -
     }
 }
 
-fn chunk_rows<B: Backend>(settings: &ModelSettings) -> usize {
+/// Rows of a prompt that are computed together.
+pub(crate) fn chunk_rows<B: Backend>(settings: &ModelSettings) -> usize {
     settings.engine.chunk_rows.unwrap_or(B::CHUNK_ROWS)
 }
 

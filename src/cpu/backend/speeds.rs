@@ -25,8 +25,8 @@ use crate::{
 const WEIGHT_BYTES: usize = 96 << 20;
 /// Values of a row of weights.
 const WIDTH: usize = 2048;
-/// The fastest of so many runs counts.
-const RUNS: usize = 3;
+/// Of so many runs the median counts: what a machine does in its better moments is not what it does all day.
+const RUNS: usize = 9;
 /// Rows of a prompt that attention and delta nets are measured with.
 const MIXER_ROWS: usize = 2 * PAGE_TOKENS;
 /// Positions before them.
@@ -44,9 +44,7 @@ impl Cpu {
             let outputs = (outputs / rows.div_ceil(8))
                 .next_multiple_of(32)
                 .min(outputs);
-            let seconds = (0..RUNS)
-                .map(|_| self.product_time(ty, &weights, outputs, rows))
-                .fold(f64::INFINITY, f64::min);
+            let seconds = median(|| self.product_time(ty, &weights, outputs, rows));
             seconds / (outputs * row_bytes) as f64
         })
     }
@@ -125,7 +123,7 @@ impl Cpu {
             selected: None,
             cache: &cache,
         };
-        let seconds = fastest(|| attention.run(&self.pool, isa, &mut scratch, &mut out));
+        let seconds = median(|| timed(|| attention.run(&self.pool, isa, &mut scratch, &mut out)));
         let pairs = estimate::pairs(MIXER_ROWS, MIXER_BEFORE, None);
         pairs * estimate::attention_macs(shape) as f64 / seconds
     }
@@ -170,7 +168,7 @@ impl Cpu {
         let mut states = DeltaStates::new(kernel, 1, 1);
         let mut scratch = DeltaScratch::new(&kernel, self.pool.workers());
         let mut out = vec![0.0; MIXER_ROWS * values];
-        let seconds = fastest(|| {
+        let mut run = || {
             net.run(
                 &self.pool,
                 isa,
@@ -181,7 +179,8 @@ impl Cpu {
                 &mut scratch,
                 &mut out,
             );
-        });
+        };
+        let seconds = median(|| timed(&mut run));
         MIXER_ROWS as f64 * estimate::delta_macs(shape) as f64 / seconds
     }
 
@@ -210,12 +209,16 @@ fn numbers(count: usize) -> Vec<f32> {
         .collect()
 }
 
-/// **Units**: seconds. The fastest of some runs.
-fn fastest(mut run: impl FnMut()) -> f64 {
-    let seconds = (0..RUNS).map(|_| {
-        let begun = Instant::now();
-        run();
-        begun.elapsed().as_secs_f64()
-    });
-    seconds.fold(f64::INFINITY, f64::min)
+/// **Units**: seconds.
+fn timed(run: impl FnOnce()) -> f64 {
+    let begun = Instant::now();
+    run();
+    begun.elapsed().as_secs_f64()
+}
+
+/// The median of what some runs took.
+fn median(mut run: impl FnMut() -> f64) -> f64 {
+    let mut seconds: Vec<f64> = (0..RUNS).map(|_| run()).collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds[RUNS / 2]
 }
