@@ -69,7 +69,7 @@ pub struct ModelWritten {
     /// Milliseconds that running answers may pause because a long prompt is read [default: 150, on a CUDA device 30]
     ///
     /// A long prompt is left between two layers for as long as the running answers need for their next tokens. Where layers are quick, their
-    /// pauses are much shorter: two and a half of their own steps, or a twentieth of this if that is more. Smaller values make answers
+    /// pauses are much shorter: two and a half of their own steps, or a twelfth of this if that is more. Smaller values make answers
     /// smoother, larger ones read long prompts faster. Where the answers' own steps take long, the pause is up to three times their time.
     #[arg(long, env = "TIDEGATE_MAX_GAP_MS", value_name = "MS")]
     pub max_gap_ms: Option<usize>,

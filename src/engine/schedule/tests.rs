@@ -237,8 +237,8 @@ fn a_window_comes_before_the_slice_that_would_make_it_late() {
         check_in(&busy, &[(D, waited)], Slice, &[]);
         check_in(&busy, &[(D, waited + 1)], Beside, &[(0, 1)]);
     };
-    // If that is less than a twentieth of the longest pause, that.
-    last_slice(1, 1, 39, 1000);
+    // If that is less than a twelfth of the longest pause, that.
+    last_slice(1, 1, 67, 1000);
     // Windows that alone take most of that.
     last_slice(5, 80, 80, 100);
 }
