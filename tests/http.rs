@@ -20,3 +20,5 @@ mod parrot;
 mod reply;
 #[path = "http/server.rs"]
 mod server;
+#[path = "http/thoughts.rs"]
+mod thoughts;

@@ -121,6 +121,7 @@ async fn nothing_is_left_of_those_who_go_and_all_who_stay_are_answered() {
     ];
     let server = Server::start(Setup {
         markup: None,
+        text: None,
         parrot: Parrot::new(SLOTS, 256),
         engine: EngineSettings {
             queue: 24,

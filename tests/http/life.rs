@@ -444,6 +444,7 @@ async fn an_idle_reader_loses_slot_and_connection() {
     let idle_timeout = Duration::from_millis(50);
     let server = Server::start(Setup {
         markup: None,
+        text: None,
         parrot: Parrot::new(1, 16384),
         engine: EngineSettings {
             idle_timeout,

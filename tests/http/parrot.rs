@@ -1,4 +1,4 @@
-//! A model that repeats its prompt, again and again: greedy, its tokens can be foretold; sampled, they depend on the seed.
+//! A model that repeats its prompt, again and again, or what it was taught: greedy, its tokens can be foretold; sampled, they depend on the seed.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -34,6 +34,10 @@ pub(crate) struct Parrot {
     poison: Option<Token>,
     /// A prompt that ends with this token loses the device.
     loss: Option<Token>,
+    /// What it says instead of its prompt.
+    taught: Option<Vec<Token>>,
+    /// Whoever listens gets the tokens that it hears.
+    ears: Option<Sender<Vec<Token>>>,
     warm: bool,
     heard: Vec<Heard>,
     logits: Vec<f32>,
@@ -75,6 +79,8 @@ impl Parrot {
             gate: None,
             poison: None,
             loss: None,
+            taught: None,
+            ears: None,
             warm: false,
             heard: vec![Heard::default(); slots],
             logits: Vec::new(),
@@ -91,6 +97,13 @@ impl Parrot {
     pub(crate) fn with_vocab(mut self, vocab: usize) -> Self {
         self.capacity.vocab = vocab;
         self
+    }
+
+    /// It says this, whatever it hears, and what it hears comes out here.
+    pub(crate) fn taught(mut self, tokens: Vec<Token>) -> (Self, Receiver<Vec<Token>>) {
+        let (ears, heard) = channel();
+        (self.taught, self.ears) = (Some(tokens), Some(ears));
+        (self, heard)
     }
 
     pub(crate) fn poisoned_by(mut self, token: Token) -> Self {
@@ -125,6 +138,9 @@ impl Executor for Parrot {
                 "rows come in order"
             );
             heard.tokens.extend_from_slice(span.tokens);
+            if let Some(ears) = &self.ears {
+                let _ = ears.send(span.tokens.to_vec()); // nobody needs to listen
+            }
             if span.logits > 0 {
                 heard.prompt.get_or_insert(heard.tokens.len());
             }
@@ -166,7 +182,10 @@ impl Executor for Parrot {
         for (slot, _) in flight.spans.into_iter().filter(|&(_, logits)| logits > 0) {
             let Heard { tokens, prompt } = &self.heard[slot];
             let prompt = prompt.expect("logits are asked at a prompt's end at the earliest");
-            let next = tokens[tokens.len() - prompt];
+            let next = *match &self.taught {
+                Some(taught) => &taught[(tokens.len() - prompt) % taught.len()],
+                None => &tokens[tokens.len() - prompt],
+            };
             let poisoned = self.warm && self.poison == Some(tokens[prompt - 1]);
             let noise = (0..self.capacity.vocab).map(|token| {
                 if poisoned {

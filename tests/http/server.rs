@@ -33,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) server: ServerSettings,
     /// How the model marks its reasoning, if not as its vocabulary shows.
     pub(crate) markup: Option<Markup>,
+    /// Vocabulary and template, if not those of the bundled model.
+    pub(crate) text: Option<ModelText>,
 }
 
 impl Default for Setup {
@@ -45,6 +47,7 @@ impl Default for Setup {
                 ..ServerSettings::default()
             },
             markup: None,
+            text: None,
         }
     }
 }
@@ -68,10 +71,10 @@ pub(crate) fn tales() -> ModelText {
 }
 
 impl Server {
-    /// A parrot that knows the bundled model's vocabulary.
+    /// A parrot that knows a vocabulary.
     pub(crate) async fn start(setup: Setup) -> Self {
         let metrics = Metrics::install().expect("recorder");
-        let text = tales();
+        let text = setup.text.unwrap_or_else(tales);
         let parrot = setup.parrot.with_vocab(text.tokenizer.vocab());
         let start = move || Engine::start(move || Ok::<_, Lost>(parrot), setup.engine);
         let (engine, stopper) = tokio::task::spawn_blocking(start)
