@@ -12,7 +12,7 @@ const ANALYSIS: &str = "analysis";
 /// Where in a message the answer is.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Before its text: the name of its channel, once that has begun.
+    /// Before its text: role or name of its channel, once a mark has shown that it is one.
     Head(Option<String>),
     Text(Part),
 }
@@ -68,8 +68,9 @@ impl Channels {
                 Part::Content
             });
         } else if token.is_some() && (token == self.tokens.end || token == self.tokens.start) {
-            // a role follows, which the next mark drops
-            self.place = Place::Head(None);
+            // a role follows, which is no answer even where nothing follows it
+            self.stray.clear();
+            self.place = Place::Head(Some(String::new()));
         }
         if text.is_empty() {
             return parts;

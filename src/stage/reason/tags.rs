@@ -84,10 +84,13 @@ impl Tags {
         parts
     }
 
-    /// What is left when nothing follows.
+    /// What is left when nothing follows. A tag that began with its token is none of it.
     pub(super) fn end(&mut self) -> Parts {
         let mut parts = Vec::new();
-        let text = std::mem::take(&mut self.held);
+        let mut text = std::mem::take(&mut self.held);
+        if let Some(at) = text.rfind(self.tokens.pair.open_token) {
+            text.truncate(text[..at].trim_end().len());
+        }
         self.emit(&text, &mut parts);
         parts
     }

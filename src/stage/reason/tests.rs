@@ -84,6 +84,12 @@ fn tags_of_a_token_and_a_word() {
     ];
     let got = run(Parser::Tags(Tags::new(tokens, false)), &pieces);
     assert_eq!(got, ["yes", "so"]);
+    // cut inside a tag, of which the token is no text
+    for cut in 1..pieces.len() {
+        let [content, reasoning] = run(Parser::Tags(Tags::new(tokens, false)), &pieces[..cut]);
+        assert_eq!(content, "", "{cut} pieces");
+        assert!("so".starts_with(reasoning.trim_end()), "{cut}: {reasoning}");
+    }
 }
 
 #[test]
@@ -143,4 +149,8 @@ fn channels() {
     check_channels(false, &[("yes", 1), (" no", 1)], "yes no", "");
     // cut inside a head: its text is no answer
     check_channels(true, &analysis[..2], "", "");
+    for cut in 0..4 {
+        let pieces = [&analysis[..], &last[..cut]].concat();
+        check_channels(true, &pieces, "", "so it is");
+    }
 }
