@@ -90,6 +90,7 @@ CONVERSATIONS = [
     dict(name="thinking on", messages=[user("Hello!")], variables={"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}),
     dict(name="earlier thoughts", messages=[user("1+1?"), assistant("<think>\nIt is two.\n</think>\n\n2"), user("Sure?"), assistant("<think>\nYes.\n</think>\n\nYes."), user("Good.")]),
     dict(name="thoughts in a field", messages=[user("Weather?"), assistant("", reasoning_content="Look it up.", tool_calls=[CALL]), RESULT], tools=[WEATHER]),
+    dict(name="thoughts by another name", messages=[user("1+1?"), assistant("", reasoning="Look it up.", tool_calls=[CALL]), RESULT], tools=[WEATHER]),
     dict(name="nobody asked", messages=[SYSTEM]),
     dict(name="two questions", messages=[user("One?"), user("Two?")]),
     dict(name="late system", messages=[user("Hello!"), SYSTEM, user("Well?")]),
@@ -131,6 +132,11 @@ def formed(messages, meta):
     """Messages in the form that a template wants."""
     result = json.loads(json.dumps(messages))
     for message in result:
+        # as transformers does: what was thought is there under both names that templates read, whatever the client calls it
+        thoughts = next((message[name] for name in ("reasoning_content", "thinking", "reasoning") if message.get(name) is not None), None)
+        if thoughts is not None:
+            message.setdefault("thinking", thoughts)
+            message["reasoning_content"] = thoughts
         if isinstance(message["content"], list) and not meta.get("parts"):
             message["content"] = "\n".join(part["text"] for part in message["content"])
         if message["content"] is None and meta.get("empty_content"):

@@ -1,10 +1,13 @@
 //! Which forms of a message a template takes, found by asking it, and messages brought to these forms.
 //!
-//! Clients send content as text or as parts, and the arguments of a tool call as JSON text. Templates differ in what they expect.
+//! Clients send content as text or as parts, the arguments of a tool call as JSON text, and what was thought under one of several names. Templates differ in what they expect.
 
 use super::{Conversation, TemplateError};
 use serde_json::{Map, Value as Json, json};
 use std::time::SystemTime;
+
+/// Names of what an answer's author thought, the one that most templates read first. **Source**: `apply_chat_template` of transformers 5.24.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// What a template takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +65,7 @@ impl Forms {
                 }
             }
             if let Some(entries) = message.as_object_mut() {
+                name_thoughts(entries);
                 self.calls.message(entries);
             }
             Ok(message)
@@ -137,6 +141,17 @@ impl Calls {
             _ => {}
         }
     }
+}
+
+/// What was thought under both names that templates read, whatever the client calls it.
+fn name_thoughts(message: &mut Map<String, Json>) {
+    let mut given = THOUGHTS.iter().filter_map(|name| message.get(*name));
+    let Some(thoughts) = given.find(|thoughts| !thoughts.is_null()).cloned() else {
+        return;
+    };
+    let [standard, own, _] = THOUGHTS;
+    message.entry(own).or_insert_with(|| thoughts.clone());
+    message.insert(standard.to_owned(), thoughts);
 }
 
 /// The texts of a message's parts.
