@@ -8,6 +8,7 @@ use crate::{
     gguf::Gguf,
     op::ngram::Ngram,
     residency::slots::SlotPlan,
+    table::CACHE_BYTES,
 };
 
 /// Where bytes lie.
@@ -89,6 +90,16 @@ impl Ledger {
                 place: Place::File,
                 bytes: table,
                 because: "few rows for a token".to_owned(),
+            },
+            Entry {
+                what: "n-gram rows",
+                place: Place::Own,
+                bytes: if needs.ngram.is_some() {
+                    CACHE_BYTES as u64
+                } else {
+                    0
+                },
+                because: "of the table, those used last".to_owned(),
             },
             Entry {
                 what: "KV cache",

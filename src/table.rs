@@ -27,10 +27,10 @@ use lane::{Held, LaneRows};
 pub(crate) use ngrams::Ngrams;
 use readers::{Extent, Read, Readers};
 
-/// A window waits no longer than this for its rows.
+/// How long a window waits for its rows.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// **Units**: bytes. What rows in memory may take.
-const CACHE_BYTES: usize = 256 << 20;
+/// **Units**: bytes. What rows in memory, and finding them, may take.
+pub(crate) const CACHE_BYTES: usize = 256 << 20;
 /// Waits that are remembered: enough for percentiles.
 const WAITS: usize = 4096;
 
@@ -59,13 +59,15 @@ pub enum TableError {
     /// The disk does not answer.
     #[error(
         "table `{tensor}`: {missing} rows have not come after {}s; is the disk alive?",
-        PATIENCE.as_secs()
+        .patience.as_secs()
     )]
     Slow {
         /// The table.
         tensor: String,
         /// How many rows.
         missing: usize,
+        /// How long they were waited for.
+        patience: Duration,
     },
 }
 
@@ -108,9 +110,10 @@ impl Table {
 }
 
 /// All that is in memory of a model's table.
-#[derive(Default)]
 pub(crate) struct Tables {
     open: Option<Open>,
+    /// A window waits no longer than this for its rows.
+    patience: Duration,
     lanes: [LaneRows; Lane::COUNT],
     stats: TableStats,
 }
@@ -121,6 +124,17 @@ struct Open {
     readers: Readers,
     /// Rows that were asked for and have not come.
     awaited: HashSet<u64>,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self {
+            open: None,
+            patience: PATIENCE,
+            lanes: Default::default(),
+            stats: TableStats::default(),
+        }
+    }
 }
 
 impl Tables {
@@ -226,7 +240,9 @@ impl Tables {
         let mut waited = Duration::ZERO;
         while self.lanes[lane as usize].awaited() > 0 {
             let arrived = match &mut self.open {
-                Some(open) => open.readers.next(PATIENCE.saturating_sub(begun.elapsed())),
+                Some(open) => open
+                    .readers
+                    .next(self.patience.saturating_sub(begun.elapsed())),
                 None => None,
             };
             match arrived {
@@ -250,8 +266,12 @@ impl Tables {
             None => String::new(),
         };
         let of = &mut self.lanes[lane as usize];
-        let missing = of.awaited();
-        of.lose(|_| true, &Arc::new(TableError::Slow { tensor, missing }));
+        let slow = TableError::Slow {
+            tensor,
+            missing: of.awaited(),
+            patience: self.patience,
+        };
+        of.lose(|_| true, &Arc::new(slow));
     }
 
     fn take_arrived(&mut self) {

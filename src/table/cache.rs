@@ -2,6 +2,10 @@
 
 use std::collections::HashMap;
 
+/// **Units**: bytes. What finding a row takes beside it: its place and number in the list of places, and its entry of a table that may be half empty.
+pub(super) const BESIDE_BYTES: usize =
+    size_of::<(u64, bool)>() + 2 * (size_of::<(u64, usize)>() + 1);
+
 /// Rows of one width. A hand goes round the places: a row that was used since it last came by stays, another goes (second chance).
 pub(super) struct RowCache {
     row_bytes: usize,
@@ -20,7 +24,7 @@ impl RowCache {
     pub(super) fn new(bytes: usize, row_bytes: usize) -> Self {
         Self {
             row_bytes,
-            room: (bytes / row_bytes.max(1)).max(1),
+            room: (bytes / (row_bytes + BESIDE_BYTES)).max(1),
             places: HashMap::new(),
             rows: Vec::new(),
             bytes: Vec::new(),

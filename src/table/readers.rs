@@ -162,6 +162,14 @@ impl Readers {
         Self { shared, reads }
     }
 
+    /// Nobody reads, and what the sender sends has been read: a disk that does not answer until it is told to.
+    #[cfg(test)]
+    pub(super) fn none() -> (Self, std::sync::mpsc::Sender<Read>) {
+        let (read, reads) = channel();
+        let shared = Arc::new(Shared::default());
+        (Self { shared, reads }, read)
+    }
+
     /// Asks for extents: before all others if they are urgent, after all others if not.
     pub(super) fn ask(&self, extents: Vec<Extent>, urgent: bool) {
         if !extents.is_empty() {

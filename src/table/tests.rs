@@ -124,9 +124,47 @@ fn a_file_that_was_cut_loses_rows() {
     check(&mut tables, Lane::Decode, &[995, 996]);
 }
 
+/// A disk that does not answer is an error, not a wait without end, and what comes later is there for the next window.
+#[test]
+fn rows_that_do_not_come_in_time_are_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, table) = table(&folder, 0);
+    let mut tables = Tables {
+        patience: Duration::from_millis(20),
+        ..Tables::default()
+    };
+    tables.open(&table);
+    let (readers, disk) = Readers::none();
+    tables.open.as_mut().unwrap().readers = readers;
+    tables.ahead(&[1]);
+    let begun = Instant::now();
+    for lane in [Lane::Prompt, Lane::Decode] {
+        let held = tables.rows(lane, &[1, 500]);
+        assert_eq!([1, 500].map(|row| first(&held, row)), [None, None]);
+        let why = held.why().unwrap().to_string();
+        let expected = "table `t.weight`: 2 rows have not come after 0s; is the disk alive?";
+        assert_eq!(why, expected);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waited twice");
+    for row in [1u64, 500] {
+        let sent = disk.send(Read {
+            extent: Extent { rows: vec![row] },
+            urgent: true,
+            offset: row * 4 * WIDTH as u64,
+            bytes: Ok([row as f32; WIDTH]
+                .iter()
+                .flat_map(|x| x.to_le_bytes())
+                .collect()),
+        });
+        assert!(sent.is_ok());
+    }
+    tables.ask(Lane::Decode, &[1, 500]);
+    check(&mut tables, Lane::Decode, &[1, 500]);
+}
+
 #[test]
 fn the_cache_stays_within_its_room() {
-    let mut cache = RowCache::new(40, 4);
+    let mut cache = RowCache::new(10 * (4 + cache::BESIDE_BYTES), 4);
     for row in 0..100u64 {
         cache.put(row, &(row as u32).to_le_bytes());
         // row 0 is used again and again

@@ -132,6 +132,12 @@ fn a_table_of_few_rows_a_token_need_not_fit_into_memory() {
     assert_eq!(code, Some(0), "{err}");
     let table = out.lines().find(|line| line.starts_with("n-gram table"));
     assert!(table.is_some_and(|line| line.contains("drive")), "{out}");
+    // what of it is kept in memory is planned
+    let rows = out.lines().find(|line| line.starts_with("n-gram rows"));
+    assert!(
+        rows.is_some_and(|line| line.contains("256.0 MiB  own")),
+        "{out}"
+    );
 }
 
 #[test]
