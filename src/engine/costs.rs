@@ -151,10 +151,17 @@ impl Costs {
         self.windows.expect(load.rows).unwrap_or_default() + self.attention.takes(load)
     }
 
-    /// What a window will take as far as is known: what one of about so many rows took, or as windows of decode rows grow; where neither is known, the bound.
+    /// What a window will take as far as is known: what one of about so many rows took, or as windows grow, those of decode rows alone unless others
+    /// had more rows; where nothing is known, the bound.
     pub fn window_perhaps(&self, load: Load) -> Duration {
-        let measured = self.windows.took(load.rows);
-        let grown = || self.decode.expect(load.rows).map(Duration::from_secs_f64);
+        let rows = load.rows;
+        let measured = self.windows.took(rows);
+        let grown = || match self.windows.fewer(rows) {
+            Some((fewer, took)) if fewer > self.decode.reach() => Some(curve::seconds(
+                decode::beyond(fewer, took.as_secs_f64(), rows),
+            )),
+            _ => self.decode.expect(rows).map(Duration::from_secs_f64),
+        };
         match measured.or_else(grown) {
             Some(took) => took + self.attention.takes(load),
             None => self.window(load),
@@ -265,6 +272,22 @@ mod tests {
         };
         check(&hiccup(WINDOW_MEMORY as usize), &[(64, 5000)]);
         check(&hiccup(1 + WINDOW_MEMORY as usize), &[(64, 64)]);
+    }
+
+    #[test]
+    fn windows_with_prompts_tell_of_larger_ones() {
+        let mut costs = Costs::default();
+        let decode = |costs: &mut Costs, rows: usize, ms| {
+            costs.note_window(rows_of(rows), ms * MS);
+            costs.note_decode(rows_of(rows), ms * MS);
+        };
+        let perhaps = |costs: &Costs| costs.window_perhaps(rows_of(16)).as_millis();
+        decode(&mut costs, 1, 40);
+        assert_eq!(perhaps(&costs), 40 + 15 * 20);
+        costs.note_window(rows_of(6), 240 * MS);
+        assert_eq!(perhaps(&costs), 240 + 10 * 20);
+        decode(&mut costs, 7, 100);
+        assert_eq!(perhaps(&costs), 100 + 9 * 10);
     }
 
     #[test]

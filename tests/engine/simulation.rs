@@ -474,8 +474,8 @@ fn check(seed: u64) {
 }
 
 /// Evenings that once went wrong: prompts rode in every turn of streams that take turns; a window counted with rows that had been
-/// withdrawn from it; prompts rode beside guesses for longer than streams may wait.
-const CASES: [u64; 3] = [11_382, 48_409, 40_860];
+/// withdrawn from it; prompts rode beside guesses for longer than streams may wait; prompts rode as if windows with prompts had told nothing (two).
+const CASES: [u64; 5] = [11_382, 48_409, 40_860, 640_624, 726_455];
 
 /// How many evenings there are; `TIDEGATE_EVENINGS` says otherwise.
 const EVENINGS: u64 = 10_000;

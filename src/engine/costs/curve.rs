@@ -117,6 +117,12 @@ impl Curve {
         self.of[class(rows)].as_ref().map(|known| known.took)
     }
 
+    /// The most rows below these that were measured, and what they took.
+    pub(super) fn fewer(&self, rows: usize) -> Option<(usize, Duration)> {
+        let below = self.of.iter().flatten().rfind(|known| known.rows < rows);
+        below.map(|known| (known.rows, known.took))
+    }
+
     /// What so many rows, or fewer, typically take: more never take less.
     pub(super) fn typical(&self, rows: usize) -> Duration {
         let fewer = self.of.iter().flatten().rfind(|known| known.rows <= rows);

@@ -94,6 +94,11 @@ impl Decode {
     }
 }
 
+/// What a window of `rows` rows takes where no more than `at` were measured, which took `took`.
+pub(super) fn beyond(at: usize, took: f64, rows: usize) -> f64 {
+    took + ASSUMED * took / at.max(1) as f64 * rows.saturating_sub(at) as f64
+}
+
 fn between(
     known: impl DoubleEndedIterator<Item = (usize, f64)> + Clone,
     rows: usize,
@@ -112,7 +117,7 @@ fn between(
             let proportion = took / at as f64;
             let slope = match below.next() {
                 Some((lower, a)) => ((took - a) / (at - lower) as f64).clamp(0.0, proportion),
-                None => ASSUMED * proportion,
+                None => return Some(beyond(at, took, rows)),
             };
             took + slope * (rows - at) as f64
         }
