@@ -157,9 +157,9 @@ impl Costs {
         let rows = load.rows;
         let measured = self.windows.took(rows);
         let grown = || match self.windows.fewer(rows) {
-            Some((fewer, took)) if fewer > self.decode.reach() => Some(curve::seconds(
-                decode::beyond(fewer, took.as_secs_f64(), rows),
-            )),
+            Some((fewer, took)) if (1..fewer).contains(&self.decode.reach()) => Some(
+                curve::seconds(decode::beyond(fewer, took.as_secs_f64(), rows)),
+            ),
             _ => self.decode.expect(rows).map(Duration::from_secs_f64),
         };
         match measured.or_else(grown) {
