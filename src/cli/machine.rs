@@ -112,8 +112,9 @@ fn fresh(cpu: &mut Cpu, dram_bytes_s: f64) -> Machine {
     Machine {
         dram_bytes_s,
         disk_bytes_s: None,
-        attention_macs_s: f64::INFINITY,
-        delta_macs_s: f64::INFINITY,
+        // measured for each file; JSON has no infinity, and what cannot be read back is not kept
+        attention_macs_s: f64::MAX,
+        delta_macs_s: f64::MAX,
         kernels: [(BlockType::F32.label().to_owned(), floats)].into(),
         region_s,
         int8_ops_s: None,
