@@ -22,6 +22,8 @@ The libraries of the CUDA runtime and cuBLAS 13 are looked for in Python's packa
 
 FILE holds token ids as a JSON array, or as text separated by spaces or commas. Settings are the peer's
 defaults: memory map, weight repacking (on in llama.cpp, off in ik_llama.cpp), flash attention, micro-batches of 512.
+
+On processors with AMX llama.cpp's next best library is taken: with 512 rows the one with AMX, libggml-cpu-sapphirerapids.so, ends with SIGSEGV (2026-12-01).
 """
 
 import argparse
@@ -35,6 +37,7 @@ import statistics
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 
 import numpy as np
@@ -187,7 +190,11 @@ class Peer:
         return C.CDLL(str(folder / "libllama.v0.4.0.so"), mode=C.RTLD_GLOBAL), ModelParams, ContextParams
 
     def load_backends(self) -> None:
-        self.ggml.ggml_backend_load_all_from_path(str(libraries()).encode())
+        with tempfile.TemporaryDirectory() as chosen:
+            for file in libraries().iterdir():
+                if file.name != "libggml-cpu-sapphirerapids.so":
+                    (pathlib.Path(chosen) / file.name).symlink_to(file)
+            self.ggml.ggml_backend_load_all_from_path(chosen.encode())
 
     def check_model(self, params) -> None:
         assert params.use_extra_bufts and not params.vocab_only and not params.check_tensors, "llama.h does not match"

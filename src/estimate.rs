@@ -2,7 +2,10 @@
 //!
 //! A machine is measured here ([`machine`]) or described in a file. Knows bytes and products, no sequence and no schedule: it tells of one stream alone.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::{
     backend::{
@@ -11,7 +14,6 @@ use crate::{
     },
     engine::executor::PAGE_TOKENS,
     gguf::{Gguf, Tensor},
-    quant::BlockType,
     residency::slots::SlotPlan,
 };
 
@@ -19,7 +21,7 @@ pub mod machine;
 #[cfg(test)]
 mod tests;
 
-pub use machine::Machine;
+pub use machine::{Machine, MatrixShape};
 
 /// Regions of the worker pool that a layer consists of, about.
 const REGIONS_A_LAYER: f64 = 14.0;
@@ -28,9 +30,9 @@ const REGIONS_A_LAYER: f64 = 14.0;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
     /// **Units**: bytes. Matrices that every row reads.
-    pub dense: BTreeMap<BlockType, u64>,
+    pub dense: BTreeMap<MatrixShape, u64>,
     /// The head, which only rows with logits read.
-    pub head: BTreeMap<BlockType, u64>,
+    pub head: BTreeMap<MatrixShape, u64>,
     /// The layers that have experts.
     pub experts: Vec<LayerWork>,
     /// All layers.
@@ -43,6 +45,8 @@ pub struct Work {
     pub delta_macs: u64,
     /// **Units**: bytes. Recurrent state of one sequence, all layers.
     pub state_bytes: u64,
+    /// Values that work beside products passes over for a row of a prompt: what each product gives, and the residual as it is normed and quantised.
+    pub passes: u64,
 }
 
 /// A layer's attention.
@@ -62,7 +66,7 @@ pub struct LayerWork {
     /// How many a row uses.
     pub used: usize,
     /// **Units**: bytes. All experts' matrices.
-    pub all: BTreeMap<BlockType, u64>,
+    pub all: BTreeMap<MatrixShape, u64>,
 }
 
 impl Work {
@@ -74,6 +78,8 @@ impl Work {
             delta_macs: needs.delta.iter().map(delta_macs).sum(),
             position_bytes,
             state_bytes,
+            // before each mixer and each feed-forward
+            passes: (4 * needs.residual * (needs.attention.len() + needs.delta.len())) as u64,
             ..Self::default()
         };
         let layers: BTreeMap<usize, usize> = needs
@@ -98,12 +104,19 @@ impl Work {
         work
     }
 
+    /// The shapes of its matrices, each once.
+    pub fn shapes(&self) -> BTreeSet<MatrixShape> {
+        let experts = self.experts.iter().flat_map(|layer| layer.all.keys());
+        let all = self.dense.keys().chain(self.head.keys()).chain(experts);
+        all.copied().collect()
+    }
+
     fn add(&mut self, tensor: &Tensor, layers: &BTreeMap<usize, usize>, tied: bool) {
         let Some(rest) = tensor.name.strip_prefix("blk.") else {
             let head = tensor.name.as_ref() == "output.weight"
                 || tied && tensor.name.as_ref() == "token_embd.weight";
             if head {
-                *self.head.entry(tensor.ty).or_default() += tensor.bytes as u64;
+                *self.head.entry(MatrixShape::of(tensor)).or_default() += tensor.bytes as u64;
             }
             return;
         };
@@ -112,11 +125,17 @@ impl Work {
             return; // a prediction block, which does not run
         };
         let experts = layers.get(&layer).map(|index| &mut self.experts[*index]);
+        let [_, outputs, others @ ..] = tensor.dims.padded();
+        let outputs = (outputs * others.iter().product::<usize>()) as u64;
         match experts {
             Some(experts) if is_expert(rest) => {
-                *experts.all.entry(tensor.ty).or_default() += tensor.bytes as u64;
+                self.passes += outputs * experts.used as u64 / experts.experts.max(1) as u64;
+                *experts.all.entry(MatrixShape::of(tensor)).or_default() += tensor.bytes as u64;
             }
-            _ => *self.dense.entry(tensor.ty).or_default() += tensor.bytes as u64,
+            _ => {
+                self.passes += outputs;
+                *self.dense.entry(MatrixShape::of(tensor)).or_default() += tensor.bytes as u64;
+            }
         }
     }
 }
@@ -167,8 +186,10 @@ fn is_expert(rest: &str) -> bool {
 pub struct Kept {
     /// `[layers with experts]`: what share of a decoded row's choices is in memory.
     pub hit_rates: Vec<f64>,
-    /// The same of experts, whoever they are.
-    pub resident: Vec<f64>,
+    /// `[layers with experts] [experts]`: how likely a row is to choose each.
+    pub chances: Vec<Vec<f64>>,
+    /// The same of those that are not in memory.
+    pub missing: Vec<Vec<f64>>,
     /// `[layers with experts]`. **Units**: bytes. What is read for one expert.
     pub read_bytes: Vec<u64>,
 }
@@ -178,14 +199,20 @@ impl Kept {
     pub fn new(plan: &SlotPlan, layers: &[LayerWork], ranks: &[(usize, u16, f64)]) -> Self {
         let mut kept = Self {
             hit_rates: vec![0.0; layers.len()],
-            resident: vec![0.0; layers.len()],
+            chances: vec![Vec::new(); layers.len()],
+            missing: vec![Vec::new(); layers.len()],
             read_bytes: vec![0; layers.len()],
         };
         for pool in &plan.pools {
             if ranks.is_empty() {
                 let share = pool.residents() as f64 / pool.experts as f64;
                 for layer in &pool.layers {
-                    (kept.hit_rates[*layer], kept.resident[*layer]) = (share, share);
+                    let LayerWork { experts, used, .. } = layers[*layer];
+                    let chance = used as f64 / experts.max(1) as f64;
+                    let missing = ((1.0 - share) * experts as f64).round() as usize;
+                    kept.hit_rates[*layer] = share;
+                    kept.chances[*layer] = vec![chance; experts];
+                    kept.missing[*layer] = vec![chance; missing];
                     kept.read_bytes[*layer] = pool.slot_bytes;
                 }
                 continue;
@@ -198,13 +225,23 @@ impl Kept {
                 kept.read_bytes[*layer] = pool.slot_bytes;
             }
             chances.sort_by(|a, b| b.0.total_cmp(&a.0));
-            for (chance, layer) in chances.iter().take(pool.residents()) {
-                kept.hit_rates[*layer] += chance / layers[*layer].used as f64;
-                kept.resident[*layer] += 1.0 / layers[*layer].experts as f64;
+            for (rank, (chance, layer)) in chances.iter().enumerate() {
+                kept.chances[*layer].push(*chance);
+                if rank < pool.residents() {
+                    kept.hit_rates[*layer] += chance / layers[*layer].used as f64;
+                } else {
+                    kept.missing[*layer].push(*chance);
+                }
             }
         }
         kept
     }
+}
+
+/// How many experts so many rows choose, by how likely one row is to choose each.
+fn chosen(chances: &[f64], rows: f64) -> f64 {
+    let chances = chances.iter();
+    chances.map(|chance| 1.0 - (1.0 - chance).powf(rows)).sum()
 }
 
 /// How likely a row is to use each expert of a layer; they add up to as many as it uses.
@@ -308,18 +345,21 @@ impl Estimate<'_> {
                 + work.state_bytes as f64 * count / 64.0 / machine.dram_bytes_s
                 + attention / machine.attention_macs_s
                 + count * work.delta_macs as f64 / machine.delta_macs_s
+                + count * work.passes as f64 * machine.pass_s
                 + work.layers as f64 * REGIONS_A_LAYER * machine.region_s,
             ..Step::default()
         };
         step.all = step.compute;
         for (index, layer) in work.experts.iter().enumerate() {
             let (experts, used) = (layer.experts as f64, layer.used as f64);
-            let touched = experts * (1.0 - (1.0 - used / experts).powf(count));
+            let touched = match self.kept {
+                Some(kept) => chosen(&kept.chances[index], count),
+                None => experts * (1.0 - (1.0 - used / experts).powf(count)),
+            };
             let each = count * used / touched.max(1.0);
             let compute = touched * self.matrices(&layer.all, each, layer.share());
             let drive = self.kept.map_or(0.0, |kept| {
-                let missing = touched * (1.0 - kept.resident[index]).max(0.0);
-                missing * kept.read_bytes[index] as f64 / self.drive()
+                chosen(&kept.missing[index], count) * kept.read_bytes[index] as f64 / self.drive()
             });
             step.add(drive, compute);
         }
@@ -363,9 +403,9 @@ impl Estimate<'_> {
     }
 
     /// **Units**: seconds. Products of these matrices, of which a share takes part, with so many rows.
-    fn matrices(&self, matrices: &BTreeMap<BlockType, u64>, rows: f64, share: f64) -> f64 {
+    fn matrices(&self, matrices: &BTreeMap<MatrixShape, u64>, rows: f64, share: f64) -> f64 {
         let each = matrices.iter();
-        each.map(|(ty, bytes)| *bytes as f64 * share * self.machine.byte_s(*ty, rows))
+        each.map(|(shape, bytes)| *bytes as f64 * share * self.machine.byte_s(*shape, rows))
             .sum()
     }
 

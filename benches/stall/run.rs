@@ -24,6 +24,9 @@ use crate::{
 const BEHIND: Duration = Duration::from_millis(10);
 /// What a stream asks for where the server does not say how long a sequence may be.
 const STREAM_TOKENS: usize = 100_000;
+/// Of a stream's tokens, how many at most are compared with what it says alone. Models of random weights write characters over many tokens, so
+/// streams may run for thousands before each has given a few pieces of text.
+const CHECKED_TOKENS: usize = 1024;
 /// Where a stream's seed begins: the same in every run, so that its text can be compared.
 const STREAMS: u64 = 1 << 32;
 
@@ -211,11 +214,12 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// At least so many bytes of what a stream says with nobody else there, or all that it says.
+    /// At least so many bytes of what a stream says with nobody else there, or what [`CHECKED_TOKENS`] of it are.
     pub(crate) async fn says_alone(&self, stream: usize, bytes: usize) -> Result<String, Failure> {
         tokio::time::sleep(QUIET).await;
         let prompt = self.stream_prompt(stream);
-        let mut events = pin!(self.client.ask(&prompt, self.stream_tokens()));
+        let tokens = self.stream_tokens().min(CHECKED_TOKENS);
+        let mut events = pin!(self.client.ask(&prompt, tokens));
         let mut said = String::new();
         while said.len() < bytes {
             match events.next().await.ok_or("an answer without an end")?? {

@@ -1,6 +1,6 @@
 //! This machine: measured when a prediction first needs it, and kept in the user's cache directory.
 
-use std::{fs, path::PathBuf, thread, time::Duration};
+use std::{collections::BTreeMap, fs, path::PathBuf, thread, time::Duration};
 
 use super::start;
 use crate::{
@@ -8,10 +8,13 @@ use crate::{
         Needs,
         shape::{KvShape, KvType},
     },
-    cpu::{backend::Cpu, isa::Isa, store::drive::drive_speed},
-    estimate::{Machine, attention_macs},
+    cpu::{
+        backend::{Cold, Cpu},
+        isa::Isa,
+        store::drive::drive_speed,
+    },
+    estimate::{Machine, Work, attention_macs},
     gguf::Gguf,
-    quant::BlockType,
     settings::{ModelSettings, cache::cache_directory},
 };
 
@@ -19,25 +22,26 @@ use crate::{
 /// rest still holds, and the drive, as files lie on different ones; so are attention and delta nets, which have as many shapes as there are models.
 pub(super) fn measured(
     file: &Gguf,
+    work: &Work,
     needs: &Needs,
     kv_type: KvType,
     settings: &ModelSettings,
 ) -> Machine {
-    let path = kept(settings);
+    let weights = file.tensors().iter().map(|tensor| tensor.bytes).sum();
+    let mut cold = Cold::new(weights);
+    let path = kept(settings, cold.size());
     let known = path.as_ref().and_then(|path| fs::read(path).ok());
     let known: Option<Machine> = known.and_then(|text| serde_json::from_slice(&text).ok());
     let mut cpu = Cpu::new(start::cpu(settings));
     let dram_bytes_s = memory_speed(&cpu);
     // what was measured while the machine was busy, or in another state, holds no more
     let known = known.filter(|known| agree(known.dram_bytes_s, dram_bytes_s));
-    let mut machine = known.unwrap_or_else(|| fresh(&mut cpu, dram_bytes_s));
-    let mut types: Vec<BlockType> = file.tensors().iter().map(|tensor| tensor.ty).collect();
-    types.sort_unstable();
-    types.dedup();
-    types.retain(|ty| !machine.kernels.contains_key(ty.label()));
-    for ty in types {
-        let speed = cpu.kernel_speed(ty);
-        machine.kernels.insert(ty.label().to_owned(), speed);
+    let mut machine = known.unwrap_or_else(|| fresh(&cpu, dram_bytes_s));
+    for shape in work.shapes() {
+        if shape.counts() && !machine.knows(shape) {
+            let speed = cpu.kernel_speed(shape, &mut cold);
+            machine.note(shape, speed);
+        }
     }
     // only kept so that the next prediction is quicker
     if let Some(path) = path
@@ -49,6 +53,7 @@ pub(super) fn measured(
     // kept is the memory's speed that went with the others
     machine.dram_bytes_s = dram_bytes_s;
     machine.disk_bytes_s = drive_speed(file);
+    machine.pass_s = cpu.pass_time(needs.residual);
     machine.attention_macs_s = attention_speed(&mut cpu, needs, kv_type);
     if let Some(shape) = needs.delta.first() {
         machine.delta_macs_s = cpu.delta_speed(shape);
@@ -106,8 +111,7 @@ fn memory_speed(cpu: &Cpu) -> f64 {
     last
 }
 
-fn fresh(cpu: &mut Cpu, dram_bytes_s: f64) -> Machine {
-    let floats = cpu.kernel_speed(BlockType::F32);
+fn fresh(cpu: &Cpu, dram_bytes_s: f64) -> Machine {
     let region_s = cpu.region_time();
     Machine {
         dram_bytes_s,
@@ -115,20 +119,22 @@ fn fresh(cpu: &mut Cpu, dram_bytes_s: f64) -> Machine {
         // measured for each file; JSON has no infinity, and what cannot be read back is not kept
         attention_macs_s: f64::MAX,
         delta_macs_s: f64::MAX,
-        kernels: [(BlockType::F32.label().to_owned(), floats)].into(),
+        pass_s: 0.0,
+        kernels: BTreeMap::new(),
         region_s,
         int8_ops_s: None,
     }
 }
 
-/// Where it is kept: by everything that speeds depend on.
-fn kept(settings: &ModelSettings) -> Option<PathBuf> {
+/// Where it is kept: by everything that speeds depend on, also how many bytes were measured with.
+fn kept(settings: &ModelSettings, bytes: usize) -> Option<PathBuf> {
     let threads = settings.threads.map_or(0, |threads| threads.get());
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     let name = format!(
-        "{}-{cores}-{threads}-{:?}.json",
+        "{}-{cores}-{threads}-{:?}-{}.json",
         env!("CARGO_PKG_VERSION"),
-        Isa::detect()
+        Isa::detect(),
+        bytes >> 20
     );
     Some(cache_directory("machine")?.join(name))
 }
@@ -146,4 +152,30 @@ pub(super) fn memory() -> Option<u64> {
         .iter()
         .filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
     limits.chain([1024 * kib]).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cpu::backend::CpuSettings, estimate::MatrixShape, quant::BlockType};
+
+    #[test]
+    fn what_was_measured_can_be_read_back() {
+        let mut cpu = Cpu::new(CpuSettings::default());
+        let mut machine = fresh(&cpu, 4e10);
+        let shape = MatrixShape {
+            ty: BlockType::Q8_0,
+            k: 64,
+            outputs: 64,
+        };
+        machine.note(shape, cpu.kernel_speed(shape, &mut Cold::new(0)));
+        let text = serde_json::to_vec(&machine).expect("written");
+        let back: Machine = serde_json::from_slice(&text).expect("read back");
+        assert!(agree(back.dram_bytes_s, machine.dram_bytes_s));
+        assert!(agree(back.attention_macs_s, machine.attention_macs_s));
+        assert!(agree(back.delta_macs_s, machine.delta_macs_s));
+        assert!(agree(back.region_s, machine.region_s));
+        assert!(back.knows(shape));
+        assert!(agree(back.byte_s(shape, 1.0), machine.byte_s(shape, 1.0)));
+    }
 }

@@ -35,6 +35,8 @@ in the user's cache directory.";
 
 /// Prompts whose first tokens are predicted.
 const PROMPTS: [usize; 2] = [1024, 32_768];
+/// The prompt whose speed is told, in tokens.
+const PROMPT: usize = 512;
 
 pub(super) fn plan(args: PlanArgs, bundled: &'static [u8]) -> Result<(), Failure> {
     let settings_file = FileSettings::read(args.config.config.as_deref())?;
@@ -111,11 +113,11 @@ fn on_cpu(
     };
     let ledger = Ledger::plan::<Cpu>(file, needs, prepared.room(), slots.as_ref());
     let _ = writeln!(text, "{ledger}\n\n{}", in_memory(&ledger, settings));
+    let work = work::<Cpu>(file, prepared);
     let machine = match described {
         Some(path) => Machine::described(&path, false)?,
-        None => machine::measured(file, needs, prepared.room().kv_type, settings),
+        None => machine::measured(file, &work, needs, prepared.room().kv_type, settings),
     };
-    let work = work::<Cpu>(file, prepared);
     let ranks = ranks(name, needs, settings);
     let kept = slots.map(|plan| Kept::new(&plan, &work.experts, &ranks));
     let rows = chunk_rows::<Cpu>(settings);
@@ -211,13 +213,13 @@ fn predict(text: &mut String, work: &Work, machine: &Machine, kept: Option<&Kept
         return;
     }
     let decode = estimate.decode(0).all;
-    let chunk = estimate.chunk(rows, 0).all;
+    let prompt = estimate.first_token(PROMPT, rows);
     let _ = writeln!(
         text,
-        "decode             {:.1} tok/s with one stream; {} binds\nprompts            {:.0} tok/s",
+        "decode             {:.1} tok/s with one stream; {} binds\nprompts            {:.0} tok/s with {PROMPT} tokens",
         1.0 / decode,
         estimate.decode_limit(),
-        rows as f64 / chunk,
+        PROMPT as f64 / prompt,
     );
     for prompt in PROMPTS {
         let seconds = estimate.first_token(prompt, rows);

@@ -53,6 +53,7 @@ use head::Listed;
 use lookahead::Lookahead;
 use mixers::Caches;
 use ngram::NgramInputs;
+pub use speeds::Cold;
 pub use weights::{Experts, Matrix};
 
 /// How the CPU is used.

@@ -28,6 +28,17 @@ impl Cores {
         )
     }
 
+    /// **Units**: bytes. The largest cache that a core reads through, if the operating system tells.
+    pub fn largest_cache() -> Option<usize> {
+        let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+        let sizes = caches.filter_map(|cache| {
+            let text = fs::read_to_string(cache.ok()?.path().join("size")).ok()?;
+            let kib: usize = text.trim().strip_suffix('K')?.parse().ok()?;
+            Some(kib << 10)
+        });
+        sizes.max()
+    }
+
     /// The CPU of each worker: as many as `asked`, else one per physical core within the quota. More workers than CPUs share
     /// CPUs, in order.
     pub fn workers(&self, asked: Option<usize>) -> Vec<usize> {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::quant::BlockType;
+use crate::{gguf::Tensor, quant::BlockType};
 
 /// Rows that products are measured with; between them costs are interpolated.
 pub const ROWS: [usize; 5] = [1, 2, 4, 16, 64];
@@ -13,6 +13,42 @@ const REACHED: f64 = 0.8;
 /// **Units**: seconds. What a described machine takes to share out one region's work.
 const REGION_S: f64 = 3e-6;
 
+/// Outputs beyond which a matrix is multiplied no differently.
+const OUTPUTS_MAX: usize = 1024;
+
+/// Matrices that are multiplied alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MatrixShape {
+    /// The weights' type.
+    pub ty: BlockType,
+    /// Values of a row.
+    pub k: usize,
+    /// Rows, or [`OUTPUTS_MAX`] where there are more.
+    pub outputs: usize,
+}
+
+impl MatrixShape {
+    /// Of a matrix, or of each of a stack.
+    pub fn of(tensor: &Tensor) -> Self {
+        let [k, outputs, ..] = tensor.dims.padded();
+        Self {
+            ty: tensor.ty,
+            k,
+            outputs: outputs.min(OUTPUTS_MAX),
+        }
+    }
+
+    /// Whether it is large enough that its products' speed counts.
+    pub fn counts(self) -> bool {
+        self.k >= 32 && self.outputs >= 32
+    }
+
+    /// The name that its speed is kept by.
+    fn key(self) -> String {
+        format!("{} {}x{}", self.ty.label(), self.k, self.outputs)
+    }
+}
+
 /// A machine.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Machine {
@@ -20,12 +56,14 @@ pub struct Machine {
     pub dram_bytes_s: f64,
     /// **Units**: bytes a second that the drive gives to direct reads.
     pub disk_bytes_s: Option<f64>,
-    /// By block type, `[ROWS]`. **Units**: seconds. What a byte of weights takes in a product with so many rows.
+    /// By shape, `[ROWS]`. **Units**: seconds. What a byte of weights takes in a product with so many rows.
     pub kernels: BTreeMap<String, [f64; ROWS.len()]>,
     /// **Units**: multiply-adds of attention a second.
     pub attention_macs_s: f64,
     /// **Units**: multiply-adds of delta nets a second, in prompts.
     pub delta_macs_s: f64,
+    /// **Units**: seconds. What a value of a row takes in work that is no product.
+    pub pass_s: f64,
     /// **Units**: seconds. What sharing out a region's work takes.
     pub region_s: f64,
     /// 8-bit operations a second, where the machine is described and not measured.
@@ -122,16 +160,28 @@ impl Machine {
             kernels: BTreeMap::new(),
             attention_macs_s: floats,
             delta_macs_s: floats,
+            pass_s: 0.0,
             region_s: REGION_S,
             int8_ops_s: ops,
         })
     }
 
+    /// Whether it is known how fast matrices of a shape are multiplied.
+    pub fn knows(&self, shape: MatrixShape) -> bool {
+        self.kernels.contains_key(&shape.key())
+    }
+
+    /// Takes note of how fast they are, as in [`Machine::kernels`].
+    pub fn note(&mut self, shape: MatrixShape, bytes_s: [f64; ROWS.len()]) {
+        self.kernels.insert(shape.key(), bytes_s);
+    }
+
     /// **Units**: seconds. What a byte of weights takes in a product with so many rows.
-    pub fn byte_s(&self, ty: BlockType, rows: f64) -> f64 {
-        match self.kernels.get(ty.label()) {
+    pub fn byte_s(&self, shape: MatrixShape, rows: f64) -> f64 {
+        match self.kernels.get(&shape.key()) {
             Some(measured) => interpolated(measured, rows),
             None => {
+                let ty = shape.ty;
                 let values = ty.block_values() as f64 / ty.block_bytes() as f64;
                 let compute = self.int8_ops_s.map_or(0.0, |ops| 2.0 * values * rows / ops);
                 compute.max(1.0 / (REACHED * self.dram_bytes_s))

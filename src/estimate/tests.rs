@@ -1,15 +1,23 @@
 use super::*;
-use crate::{backend::ExpertLayer, residency::slots::SlotPlan};
+use crate::{backend::ExpertLayer, quant::BlockType, residency::slots::SlotPlan};
+
+fn shape(ty: BlockType) -> MatrixShape {
+    MatrixShape {
+        ty,
+        k: 2048,
+        outputs: 1024,
+    }
+}
 
 fn work() -> Work {
     Work {
-        dense: BTreeMap::from([(BlockType::Q8_0, 100_000_000)]),
-        head: BTreeMap::from([(BlockType::Q6_K, 50_000_000)]),
+        dense: BTreeMap::from([(shape(BlockType::Q8_0), 100_000_000)]),
+        head: BTreeMap::from([(shape(BlockType::Q6_K), 50_000_000)]),
         experts: vec![
             LayerWork {
                 experts: 64,
                 used: 8,
-                all: BTreeMap::from([(BlockType::Q4_K, 640_000_000)]),
+                all: BTreeMap::from([(shape(BlockType::Q4_K), 640_000_000)]),
             };
             2
         ],
@@ -24,6 +32,7 @@ fn work() -> Work {
         ],
         delta_macs: 0,
         state_bytes: 0,
+        passes: 0,
     }
 }
 

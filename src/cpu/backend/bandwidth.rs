@@ -6,16 +6,23 @@ use std::{
     time::Instant,
 };
 
-use crate::cpu::pool::Pool;
+use crate::cpu::{cores::Cores, pool::Pool};
 
-/// Large enough to leave every cache.
-const BUFFER_BYTES: usize = 512 << 20;
+/// The smallest and the largest buffer.
+const BUFFER_BYTES: [usize; 2] = [256 << 20, 1 << 30];
 /// Read by one task.
 const PART_WORDS: usize = 128 << 10;
 
+/// So many bytes, read in turns, are in no cache when they are read again.
+pub(super) fn beyond_caches() -> usize {
+    let [least, most] = BUFFER_BYTES;
+    Cores::largest_cache().map_or(2 * least, |cache| (2 * cache).clamp(least, most))
+}
+
 /// Bytes a second that all workers together read: the best of five passes over a buffer larger than the caches.
 pub(super) fn measure(pool: &Pool) -> f64 {
-    let buffer = vec![1u64; BUFFER_BYTES / 8];
+    let bytes = beyond_caches();
+    let buffer = vec![1u64; bytes / 8];
     let pass = || {
         let begun = Instant::now();
         let sum = AtomicU64::new(0);
@@ -30,7 +37,7 @@ pub(super) fn measure(pool: &Pool) -> f64 {
             sum.fetch_add(sums.iter().sum(), Ordering::Relaxed);
         });
         black_box(sum);
-        BUFFER_BYTES as f64 / begun.elapsed().as_secs_f64()
+        bytes as f64 / begun.elapsed().as_secs_f64()
     };
     (0..5).map(|_| pass()).fold(0.0, f64::max)
 }

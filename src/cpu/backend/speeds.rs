@@ -14,17 +14,15 @@ use crate::{
         delta_net::{DeltaNet, DeltaRows, DeltaScratch, DeltaSpan, DeltaStates, Strengths, TAPS},
         kernels::{ActKind, Acts, Matmul, OutRows, matmul},
         kv::{KvCache, KvShape, KvSpan, KvType},
+        math::{axpy, rms_norm_into, swiglu},
         pool::Disjoint,
     },
     engine::executor::{PAGE_TOKENS, PageId, Slot},
-    estimate::{self, machine::ROWS},
-    quant::BlockType,
+    estimate::{self, MatrixShape, machine::ROWS},
 };
 
-/// Large enough to leave every cache.
+/// Weights of a measurement with one row; with many rows arithmetic binds, so fewer tell as much.
 const WEIGHT_BYTES: usize = 96 << 20;
-/// Values of a row of weights.
-const WIDTH: usize = 2048;
 /// Of so many runs the median counts: what a machine does in its better moments is not what it does all day.
 const RUNS: usize = 9;
 /// Rows of a prompt that attention and delta nets are measured with.
@@ -32,52 +30,93 @@ const MIXER_ROWS: usize = 2 * PAGE_TOKENS;
 /// Positions before them.
 const MIXER_BEFORE: usize = 1024;
 
+/// Weights to measure with: as many as a model has, or as no cache holds, so that they come from where a model's come from.
+pub struct Cold {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Cold {
+    /// For a model of so many bytes.
+    pub fn new(model_bytes: usize) -> Self {
+        let bytes = model_bytes.clamp(1 << 20, bandwidth::beyond_caches());
+        Self {
+            // small scales, but not zeros: the system would give one page for all of them
+            bytes: vec![0x11; bytes],
+            at: 0,
+        }
+    }
+
+    /// **Units**: bytes.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The next whole pieces, at most so many bytes and at least one piece.
+    fn next(&mut self, most: usize, piece: usize) -> &[u8] {
+        let bytes = (most.min(self.bytes.len()) / piece).max(1) * piece;
+        if self.at + bytes > self.bytes.len() {
+            self.at = 0;
+            if bytes > self.bytes.len() {
+                self.bytes.resize(bytes, 0x11);
+            }
+        }
+        let from = self.at;
+        self.at += bytes;
+        &self.bytes[from..self.at]
+    }
+}
+
 impl Cpu {
-    /// **Units**: seconds. What a byte of weights of a type takes in a product with each of [`ROWS`] rows.
-    pub fn kernel_speed(&mut self, ty: BlockType) -> [f64; ROWS.len()] {
-        let row_bytes = WIDTH / ty.block_values() * ty.block_bytes();
-        let outputs = WEIGHT_BYTES / row_bytes;
-        // small scales, but not zeros: the system would give one page for all of them
-        let weights = vec![0x11_u8; outputs * row_bytes];
+    /// **Units**: seconds. What a byte of weights of such matrices takes in a product with each of [`ROWS`] rows.
+    pub fn kernel_speed(&mut self, shape: MatrixShape, cold: &mut Cold) -> [f64; ROWS.len()] {
+        let MatrixShape { ty, k, outputs } = shape;
+        let matrix = k / ty.block_values() * ty.block_bytes() * outputs;
         ROWS.map(|rows| {
-            // with many rows arithmetic binds, so fewer bytes tell as much
-            let outputs = (outputs / rows.div_ceil(8))
-                .next_multiple_of(32)
-                .min(outputs);
-            let seconds = median(|| self.product_time(ty, &weights, outputs, rows));
-            seconds / (outputs * row_bytes) as f64
+            median(|| {
+                let weights = cold.next(WEIGHT_BYTES / rows.div_ceil(8), matrix);
+                self.product_time(shape, weights, rows) / weights.len() as f64
+            })
         })
     }
 
-    /// **Units**: seconds.
-    fn product_time(&mut self, ty: BlockType, weights: &[u8], outputs: usize, rows: usize) -> f64 {
-        let isa = self.isa;
+    /// **Units**: seconds. Products of all the matrices that the weights are, each as the backend cuts it.
+    fn product_time(&mut self, shape: MatrixShape, weights: &[u8], rows: usize) -> f64 {
+        let (isa, MatrixShape { ty, k, outputs }) = (self.isa, shape);
         let mut acts = Acts::default();
-        acts.reserve(ActKind::of(ty), rows, WIDTH);
-        let values: Vec<f32> = (0..WIDTH).map(|at| (at % 127) as f32 - 63.0).collect();
-        (0..rows).for_each(|row| acts.write(isa, row, &values));
+        acts.reserve(ActKind::of(ty), rows, k);
+        (numbers(rows * k).chunks_exact(k).enumerate())
+            .for_each(|(row, values)| acts.write(isa, row, values));
         let numbers: Vec<u32> = (0..rows as u32).collect();
-        let mut out = vec![0.0; rows * outputs];
-        let out = OutRows::new(&mut out, outputs);
-        let step = task_outputs(outputs, weights.len() / outputs.max(1), self.pool.workers());
+        let workers = self.pool.workers();
+        let row_bytes = k / ty.block_values() * ty.block_bytes();
+        let step = task_outputs(outputs, row_bytes, workers);
+        let (parts, matrix) = (outputs.div_ceil(step), row_bytes * outputs);
+        let mut out = vec![0.0; workers * rows * outputs];
+        let out = Disjoint::new(&mut out);
         let scratch = Disjoint::new(&mut self.scratch);
         let begun = Instant::now();
-        self.pool.run(outputs.div_ceil(step), |task, worker| {
-            // SAFETY: a worker runs one task at a time, so its scratch has one user.
-            let scratch = unsafe { &mut scratch.nth(worker, 1)[0] };
-            // SAFETY: tasks have different outputs.
-            let out = unsafe { out.share() };
-            let job = Matmul {
-                ty,
-                weights,
-                k: WIDTH,
-                outputs: task * step..outputs.min((task + 1) * step),
-                acts: &acts,
-                rows: &numbers,
-                out,
-            };
-            matmul(isa, &job, scratch);
-        });
+        self.pool
+            .run(weights.len() / matrix * parts, |task, worker| {
+                // SAFETY: a worker runs one task at a time, so what it has has one user.
+                let (scratch, out) = unsafe {
+                    (
+                        &mut scratch.nth(worker, 1)[0],
+                        out.nth(worker, rows * outputs),
+                    )
+                };
+                let (at, part) = (task / parts * matrix, task % parts);
+                let job = Matmul {
+                    ty,
+                    weights: &weights[at..at + matrix],
+                    k,
+                    outputs: part * step..outputs.min((part + 1) * step),
+                    acts: &acts,
+                    rows: &numbers,
+                    out: OutRows::new(out, outputs),
+                };
+                matmul(isa, &job, scratch);
+            });
         begun.elapsed().as_secs_f64()
     }
 
@@ -182,6 +221,31 @@ impl Cpu {
         };
         let seconds = median(|| timed(&mut run));
         MIXER_ROWS as f64 * estimate::delta_macs(shape) as f64 / seconds
+    }
+
+    /// **Units**: seconds. What all workers together take for a value of work that is no product: the mean of a norm, a quantisation, an activation and a
+    /// weighted sum, over rows of this width. A row of a prompt is quantised and normed where it fits the second-level cache, so these are too.
+    pub fn pass_time(&mut self, width: usize) -> f64 {
+        let (isa, width) = (self.isa, width.next_multiple_of(32));
+        let (values, weight) = (numbers(MIXER_ROWS * width), numbers(width));
+        let (mut normed, mut summed) = (values.clone(), values.clone());
+        let mut acts = Acts::default();
+        acts.reserve(ActKind::Blocks32, MIXER_ROWS, width);
+        let writer = acts.writer();
+        let (normed, summed) = (Disjoint::new(&mut normed), Disjoint::new(&mut summed));
+        let passes = || {
+            self.pool.run(MIXER_ROWS, |row, _| {
+                let of = row * width..(row + 1) * width;
+                // SAFETY: a task has a row of its own of each.
+                let (normed, summed) = unsafe { (normed.nth(row, width), summed.nth(row, width)) };
+                rms_norm_into(isa, &values[of.clone()], &weight, 1e-6, normed);
+                // SAFETY: the same.
+                unsafe { writer.write(isa, row, normed) };
+                swiglu(isa, &values[of], normed);
+                axpy(isa, 0.5, normed, summed);
+            });
+        };
+        median(|| timed(passes)) / (4 * MIXER_ROWS * width) as f64
     }
 
     /// **Units**: seconds. What sharing out a region's work takes, once the workers are awake.

@@ -15,7 +15,8 @@ use crate::gguf::{Gguf, Held};
 const READERS: u64 = 8;
 /// **Units**: bytes. One read: about an expert's matrix.
 const READ: usize = 512 << 10;
-const MEASURED: Duration = Duration::from_millis(700);
+/// Some drives give more for the first second.
+const MEASURED: Duration = Duration::from_secs(2);
 
 /// Bytes a second that direct reads of the model's file get, wherever in it; nothing if it is in memory, is mostly holes, which no drive holds, or cannot be
 /// read directly.
