@@ -7,7 +7,7 @@
 //
 // A place is `row * used + rank`. Groups are experts with at least one row: `places` [rows * used] sorted by expert, `experts` [groups], `starts`
 // [groups + 1], `count` [1]. The shared expert, if there is one, is a group of its own in which place = row.
-// Shapes: gate, up [width, k], down [k, width] in any of TYPES, one address an expert (`u64 at [experts]`, 16-byte aligned); hidden [rows * used, width],
+// Shapes: gate, up [width, k], down [k, width] in any of TYPES, an expert's `stride` bytes behind the one before, 16-byte aligned; hidden [rows * used, width],
 // outputs [rows * used, k]; shared hidden [rows, shared width], shared outputs [rows, k]; all f32.
 // Exact: products as in `matvec.cu`, silu as in `functions.cuh`, the intermediate quantised as in `quantise.cuh`: the bits of the CPU's `run_experts`.
 //
@@ -68,7 +68,8 @@ struct Groups {
 
 /// One matrix of every expert.
 struct ExpertMatrix {
-    const u64* at;
+    const u8* first;
+    u64 stride; // bytes from one expert's to the next
     const float* bias; // [experts, outputs], read with EXPERT_BIAS
     u32 type;
 };
@@ -278,7 +279,7 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
     if (!is_shared) {
         group = group_of(groups, has_shared, live_rows);
         if (group.rows == 0) return;
-        ring.weights[0] = (const u8*)gate.at[group.expert], ring.weights[1] = (const u8*)up.at[group.expert];
+        ring.weights[0] = gate.first + group.expert * gate.stride, ring.weights[1] = up.first + group.expert * up.stride;
     }
     auto begun = [&] {
         // the shared expert's weights do not depend on what this waits for
@@ -338,7 +339,7 @@ expert_down(Groups groups, ExpertMatrix matrix, u32 k_given, u32 width_given, co
     Ring<1, DOWN_SLOTS> ring;
     ring.outputs = k, ring.k = width;
     ring.types[0] = known_type<TYPES>(is_shared ? shared.down_type : matrix.type);
-    if (group.rows) ring.weights[0] = is_shared ? shared.down : (const u8*)matrix.at[group.expert];
+    if (group.rows) ring.weights[0] = is_shared ? shared.down : matrix.first + group.expert * matrix.stride;
     auto begun = [&] {
         wait_for_previous();
         release_next();

@@ -6,7 +6,7 @@
 // `float_matvec`: rows r < live[0] of `from` [rows, k] f32, a row every `stride` values; matrix m: `weights [outputs, k]` of the type `type` ->
 // `to [rows, outputs] f32`, a row every `to_stride` values. Blocks `first_block ..` of the grid, `blocks` of them, share its outputs evenly, at most OUTPUTS
 // at a time (matrices.cuh). One row of a small matrix wants a block an output: what a block waits for then is one trip to memory. With more rows a
-// multiprocessor should not read them twice: all of its outputs in one block.
+// multiprocessor should not read them twice: all of its outputs in one block, and of two rows, since two rows and four outputs are read sooner than eight rows and one.
 //
 // Weights and activations come to shared memory in pieces of PIECE values, STAGES of them under way: with 2048 values all there are, where shared memory
 // allows it. Four lanes have an output of a row, four chains each.
@@ -15,7 +15,7 @@
 // Grid: (sum of the matrices' `blocks`, ceil(rows / ROWS)), 128 threads. Dynamic shared memory: STAGES * (OUTPUTS + ROWS) * (4 PIECE + 64).
 // Exact. Architectures: sm_75, 80, 86, 89, 90, 100, 120.
 //
-// Macros: TYPES (codec.cuh; only float types count); ROWS (1, 2, 4, 8: rows of a block); STAGES.
+// Macros: TYPES (codec.cuh; only float types count); ROWS (1, 2: rows of a block); STAGES.
 #include "codec.cuh"
 #include "device.cuh"
 #include "matrices.cuh"
@@ -24,19 +24,17 @@
 #define ROWS 1
 #endif
 #ifndef STAGES
-#define STAGES (SHARED_KIB < 99 ? 2 : SHARED_KIB < 160 ? (ROWS <= 4 ? 3 : 6) : (ROWS <= 4 ? 4 : 8))
+#define STAGES (SHARED_KIB < 99 ? 2 : SHARED_KIB < 160 ? 3 : 4)
 #endif
 #define THREADS 128
 /// Outputs of a block at a time.
-#define OUTPUTS (ROWS <= 4 ? 8 : 4)
+#define OUTPUTS 8
 /// Values of a piece.
-#define PIECE (ROWS <= 4 ? 512 : 256)
+#define PIECE 512
 /// Bytes of a row of a piece: of two neighbouring rows, four lanes each, all words lie in different banks.
 #define PITCH (4 * PIECE + 64)
 #define STAGE_BYTES ((OUTPUTS + ROWS) * PITCH)
-/// Outputs that the block's threads multiply at once, and how often they do.
-#define AT_ONCE (THREADS / 4 / ROWS)
-#define TURNS ((OUTPUTS + AT_ONCE - 1) / AT_ONCE)
+static_assert(4 * ROWS * OUTPUTS <= THREADS, "four threads a row of an output");
 
 /// Values `first ..` of `rows` rows of `bytes` bytes a value, `pitch` bytes apart, to shared memory; zeros from `k` to the next multiple of 16.
 template <u32 bytes, u32 most>
@@ -118,28 +116,21 @@ struct Work {
                 ask_rows(piece);
                 copy_commit();
             }
-            float sums[TURNS][4];
-#pragma unroll
-            for (u32 turn = 0; turn < TURNS; turn++) sums[turn][0] = sums[turn][1] = sums[turn][2] = sums[turn][3] = 0.0f;
+            float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
             for (u32 piece = 0; piece < pieces; piece++) {
                 copy_wait<STAGES - 1>();
                 sync_block();
                 const u32 steps = least(ceil_div(k - piece * PIECE, 16), (u32)PIECE / 16);
                 const u8* stage = shared + piece % STAGES * STAGE_BYTES;
-                const u8 *x = stage + (OUTPUTS + row) * PITCH + 16 * quad, *w = stage + output * PITCH + 4 * BYTES * quad;
+                const u8 *values = stage + (OUTPUTS + row) * PITCH + 16 * quad, *w = stage + output * PITCH + 4 * BYTES * quad;
                 if (row < rows && output < count) {
 #pragma unroll 8
                     for (u32 i = 0; i < steps; i++) {
-                        float4 value = *(const float4*)(x + 64 * i);
-#pragma unroll
-                        for (u32 turn = 0; turn < TURNS; turn++) {
-                            if (TURNS > 1 && output + turn * AT_ONCE >= count) break;
-                            float4 weight = four_at<TYPE>(w + turn * AT_ONCE * PITCH + 16 * BYTES * i);
-                            sums[turn][0] = fmaf(weight.x, value.x, sums[turn][0]);
-                            sums[turn][1] = fmaf(weight.y, value.y, sums[turn][1]);
-                            sums[turn][2] = fmaf(weight.z, value.z, sums[turn][2]);
-                            sums[turn][3] = fmaf(weight.w, value.w, sums[turn][3]);
-                        }
+                        float4 value = *(const float4*)(values + 64 * i), weight = four_at<TYPE>(w + 16 * BYTES * i);
+                        x[0] = fmaf(weight.x, value.x, x[0]);
+                        x[1] = fmaf(weight.y, value.y, x[1]);
+                        x[2] = fmaf(weight.z, value.z, x[2]);
+                        x[3] = fmaf(weight.w, value.w, x[3]);
                     }
                 }
                 if (piece + STAGES < pieces) {
@@ -151,16 +142,11 @@ struct Work {
             }
             copy_wait<0>();
 #pragma unroll
-            for (u32 turn = 0; turn < TURNS; turn++) {
-                float* x = sums[turn];
+            for (u32 i = 0; i < 4; i++) x[i] += shfl_xor(x[i], 2);
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) x[i] += shfl_xor(x[i], 2);
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) x[i] += shfl_xor(x[i], 1);
-                float sum = (x[0] + x[2]) + (x[1] + x[3]);
-                u32 o = output + turn * AT_ONCE;
-                if (quad == 0 && row < rows && o < count) matrix.to[(u64)(blockIdx.y * ROWS + row) * matrix.to_stride + at + o] = sum;
-            }
+            for (u32 i = 0; i < 4; i++) x[i] += shfl_xor(x[i], 1);
+            float sum = (x[0] + x[2]) + (x[1] + x[3]);
+            if (quad == 0 && row < rows && output < count) matrix.to[(u64)(blockIdx.y * ROWS + row) * matrix.to_stride + at + output] = sum;
         }
     }
 };

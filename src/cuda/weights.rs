@@ -75,8 +75,8 @@ pub struct Experts {
     pub(super) outputs: usize,
     pub(super) count: usize,
     /// Offset of the first; the others follow at equal distances.
-    at: usize,
-    stride: usize,
+    pub(super) at: usize,
+    pub(super) stride: usize,
     /// Offset of the table of addresses, `[count] u64`.
     pub(super) table: usize,
 }

@@ -47,7 +47,8 @@ struct UsedGroups {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct ExpertMatrix {
-    at: u64,
+    first: u64,
+    stride: u64,
     bias: u64,
     ty: u32,
     padding: u32,
@@ -250,7 +251,8 @@ impl Ready {
             outputs: self.at(experts.shared_outputs),
         });
         let matrix = |experts: &Experts, part: usize| ExpertMatrix {
-            at: self.weight(experts.table),
+            first: self.weight(experts.at),
+            stride: experts.stride as u64,
             bias: self.vector(weights.bias.as_ref().map(|bias| &bias[part])),
             ty: experts.ty as u32,
             padding: 0,
