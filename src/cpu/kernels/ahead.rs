@@ -41,6 +41,15 @@ impl Ahead {
         }
     }
 
+    /// Asks for the lines of part `i` of `count` about equal ones. What is asked for is not forgotten.
+    #[inline(always)]
+    pub(super) fn ask_part<S: Simd>(&self, s: S, i: usize, count: usize) {
+        let lines = self.bytes / LINE;
+        for line in lines * i / count..lines * (i + 1) / count {
+            s.prefetch(self.at.wrapping_add(LINE * line));
+        }
+    }
+
     /// Lines to ask for at each of `steps` steps.
     #[inline(always)]
     pub(super) fn pace(self, steps: usize) -> usize {

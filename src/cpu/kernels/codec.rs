@@ -105,29 +105,31 @@ pub(super) struct Rows<S> {
     base: *const u8,
     stride: usize,
     bytes: usize,
-    next: Cell<*const u8>,
+    next: Option<Cell<*const u8>>,
 }
 
 impl<S: Simd> Rows<S> {
-    /// `bytes` bytes at `base` and at every `stride` after it: a unit's, or the first half's. While they are read, as many of those at
-    /// `next` are asked for.
+    /// `bytes` bytes at `base` and at every `stride` after it: a unit's, or the first half's.
     ///
     /// # Safety
-    /// They can be read, for every row `r < LANES`, as long as this lives. Nothing is asked of `next`.
+    /// They can be read, for every row `r < LANES`, as long as this lives.
     #[inline(always)]
-    pub(super) unsafe fn new(
-        s: S,
-        base: *const u8,
-        stride: usize,
-        bytes: usize,
-        next: *const u8,
-    ) -> Self {
+    pub(super) unsafe fn new(s: S, base: *const u8, stride: usize, bytes: usize) -> Self {
         Self {
             s,
             base,
             stride,
             bytes,
-            next: Cell::new(next),
+            next: None,
+        }
+    }
+
+    /// The same; while they are read, as many bytes as they are, at `next`, are asked for. These need not exist.
+    #[inline(always)]
+    pub(super) fn asking(self, next: *const u8) -> Self {
+        Self {
+            next: Some(Cell::new(next)),
+            ..self
         }
     }
 
@@ -153,15 +155,17 @@ impl<S: Simd> Rows<S> {
         unsafe { self.s.wide_columns(self.base.add(at), self.stride) }
     }
 
-    /// Checks that the bytes exist and asks for as many that come next, one line after the other.
+    /// Checks that the bytes exist and asks for as many that come next, one line after the other, if any are to be.
     #[inline(always)]
     fn ask_ahead(&self, at: usize, bytes: usize) {
         assert!(at + bytes <= self.bytes);
+        let Some(next) = &self.next else {
+            return;
+        };
         for line in 0..bytes * S::LANES / 64 {
-            self.s.prefetch(self.next.get().wrapping_add(64 * line));
+            self.s.prefetch(next.get().wrapping_add(64 * line));
         }
-        let asked = bytes * S::LANES;
-        self.next.set(self.next.get().wrapping_add(asked));
+        next.set(next.get().wrapping_add(bytes * S::LANES));
     }
 }
 

@@ -162,11 +162,11 @@ macro_rules! target {
                     // twice, so that each knows how many there are
                     if bytes == C::UNIT_BYTES {
                         // SAFETY: the caller's promise is the same.
-                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES, next) };
+                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES) }.asking(next);
                         C::unpack(s, &rows, tile);
                     } else if !C::Form::SCALED {
                         // SAFETY: the same.
-                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES / 2, next) };
+                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES / 2) }.asking(next);
                         C::unpack(s, &rows, tile);
                     }
                 }
@@ -196,8 +196,8 @@ macro_rules! target {
                     s: $token, base: *const u8, stride: usize, next: *const u8, tile: &mut [Tile<$token>; 1], units: [&Unit; N], sums: &mut [<$token as Simd>::F],
                 ) {
                     // SAFETY: the caller's promise is the same.
-                    let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES, next) };
-                    product::flow::<$token, C, N>(s, &rows, tile, units, sums);
+                    let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES) };
+                    product::flow::<$token, C, N>(s, rows, next, tile, units, sums);
                 }
                 // SAFETY: the token proves the features; the rest is the caller's promise.
                 unsafe { compiled::<C, N>(self, base, stride, next, tile, units, sums) }
