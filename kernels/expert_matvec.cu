@@ -69,9 +69,11 @@ struct Groups {
 /// One matrix of every expert.
 struct ExpertMatrix {
     const u8* first;
-    u64 stride; // bytes from one expert's to the next
     const float* bias; // [experts, outputs], read with EXPERT_BIAS
+    u32 stride; // from one expert's to the next, in 16 bytes
     u32 type;
+
+    DEVICE_METHOD const u8* of(u32 expert) const { return first + 16 * ((u64)expert * stride); }
 };
 
 /// The shared expert's matrices; `gate` is null if there is none.
@@ -279,7 +281,7 @@ expert_gate_up(Groups groups, ExpertMatrix gate, ExpertMatrix up, u32 k_given, u
     if (!is_shared) {
         group = group_of(groups, has_shared, live_rows);
         if (group.rows == 0) return;
-        ring.weights[0] = gate.first + group.expert * gate.stride, ring.weights[1] = up.first + group.expert * up.stride;
+        ring.weights[0] = gate.of(group.expert), ring.weights[1] = up.of(group.expert);
     }
     auto begun = [&] {
         // the shared expert's weights do not depend on what this waits for
@@ -339,7 +341,7 @@ expert_down(Groups groups, ExpertMatrix matrix, u32 k_given, u32 width_given, co
     Ring<1, DOWN_SLOTS> ring;
     ring.outputs = k, ring.k = width;
     ring.types[0] = known_type<TYPES>(is_shared ? shared.down_type : matrix.type);
-    if (group.rows) ring.weights[0] = is_shared ? shared.down : matrix.first + group.expert * matrix.stride;
+    if (group.rows) ring.weights[0] = is_shared ? shared.down : matrix.of(group.expert);
     auto begun = [&] {
         wait_for_previous();
         release_next();

@@ -23,7 +23,7 @@ pub struct MatrixShape {
     pub ty: BlockType,
     /// Values of a row.
     pub k: usize,
-    /// Rows, or [`OUTPUTS_MAX`] where there are more.
+    /// Rows, or 1,024 where there are more.
     pub outputs: usize,
 }
 

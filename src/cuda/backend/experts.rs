@@ -48,10 +48,10 @@ struct UsedGroups {
 #[repr(C)]
 struct ExpertMatrix {
     first: u64,
-    stride: u64,
     bias: u64,
+    /// **Units**: 16 bytes, to which experts are aligned.
+    stride: u32,
     ty: u32,
-    padding: u32,
 }
 
 /// `struct Vectors` of `kernels/route.cu`.
@@ -252,10 +252,9 @@ impl Ready {
         });
         let matrix = |experts: &Experts, part: usize| ExpertMatrix {
             first: self.weight(experts.at),
-            stride: experts.stride as u64,
             bias: self.vector(weights.bias.as_ref().map(|bias| &bias[part])),
+            stride: (experts.stride / 16) as u32,
             ty: experts.ty as u32,
-            padding: 0,
         };
         let all_forms = AllForms {
             wide: from.forms.wide,
