@@ -435,10 +435,18 @@ impl Backend for Cpu {
     fn enter(&mut self, window: &mut Window<Self>) -> Result<(), CpuError> {
         self.turn_to(window.lane());
         if let Some(trace) = &mut self.trace {
-            trace.enter(window.lane(), window.layer, window.rows());
+            let place = (window.layer, window.part);
+            trace.enter(window.lane(), place, window.rows());
         }
         if self.store.is_some() || self.trace.is_some() {
             self.note_decoding(window.rows());
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, _window: &mut Window<Self>) -> Result<(), CpuError> {
+        if let Some(trace) = &mut self.trace {
+            trace.leave();
         }
         Ok(())
     }

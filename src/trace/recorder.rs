@@ -99,19 +99,24 @@ impl Recorder {
         }
     }
 
-    /// A layer of a lane's window comes next.
-    pub fn enter(&mut self, lane: Lane, layer: usize, rows: &Rows) {
+    /// A part of a layer of a lane's window comes next.
+    pub fn enter(&mut self, lane: Lane, (layer, part): (usize, usize), rows: &Rows) {
         self.told = None;
         if self.piece.len() > PIECE_BYTES {
             self.close_piece();
         }
-        if layer == 0 {
+        if (layer, part) == (0, 0) {
             self.begin(lane, rows);
         } else {
             self.lanes[lane as usize].keep(rows.spans());
         }
         let layer = self.layers.get(layer).copied().flatten();
         self.at = layer.map(|layer| (lane, layer));
+    }
+
+    /// The part is through. What is chosen before another is entered belongs to no layer of a window: a prediction block's, for example.
+    pub fn leave(&mut self) {
+        (self.at, self.told) = (None, None);
     }
 
     /// The rows' choices in the layer that was entered, `[rows, used] u16` by rank.

@@ -96,7 +96,7 @@ fn layers(
 ) -> Vec<Seen> {
     let mut expected = Vec::new();
     for layer in from..4 {
-        recorder.enter(lane, layer, window);
+        recorder.enter(lane, (layer, 0), window);
         let choice = match layer {
             1 => (0, ids(3 * window.count(), 60, layer)),
             3 => (1, ids(2 * window.count(), 5, layer)),
@@ -133,8 +133,8 @@ fn small(path: &Path) -> Vec<Seen> {
     ));
     // a chunk is left for a decode window, and slot 3 is gone afterwards
     let mut long = rows(&[(3, 0, 6, false), (1, 0, 7, false)]);
-    recorder.enter(Lane::Prompt, 0, &long);
-    recorder.enter(Lane::Prompt, 1, &long);
+    recorder.enter(Lane::Prompt, (0, 0), &long);
+    recorder.enter(Lane::Prompt, (1, 0), &long);
     let first = ids(3 * 13, 60, 1);
     recorder.chosen(&first);
     all.push((0, vec![(3, 6, false), (1, 7, false)], first));
@@ -247,6 +247,34 @@ fn a_disk_that_is_too_slow_loses_pieces_and_never_the_engine() {
     assert_eq!(ending.dropped + ending.pieces, WINDOWS);
     assert!(ending.dropped > 0 && !ending.cut, "{ending:?}");
     assert_eq!(got.len(), 2 * ending.pieces as usize);
+}
+
+#[test]
+fn what_is_chosen_between_parts_belongs_to_no_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let mut recorder = Recorder::create(&path, "m").unwrap();
+    recorder.describe(&needs());
+    // the only chunk of a prompt: its first layer in two parts, and left inside the second before its experts are chosen
+    let chunk = rows(&[(0, 0, 5, true)]);
+    for place in [(0, 0), (0, 1), (1, 0)] {
+        recorder.enter(Lane::Prompt, place, &chunk);
+        recorder.leave();
+    }
+    // a prediction block chooses experts for a row
+    recorder.chosen(&ids(3, 60, 9));
+    let stream = rows(&[(1, 7, 1, true)]);
+    recorder.enter(Lane::Decode, (0, 0), &stream);
+    recorder.leave();
+    recorder.chosen(&ids(3, 60, 9));
+    recorder.enter(Lane::Prompt, (1, 1), &chunk);
+    let choice = ids(3 * 5, 60, 1);
+    recorder.chosen(&choice);
+    recorder.leave();
+    drop(recorder);
+    let (got, ending) = read(fs::File::open(&path).unwrap()).unwrap();
+    assert_eq!(got, [(0, vec![(0, 5, false)], choice)]);
+    assert!(!ending.cut);
 }
 
 /// A header and one piece of these records.
