@@ -25,6 +25,8 @@ pub use machine::{Machine, MatrixShape};
 
 /// Regions of the worker pool that a layer consists of, about.
 const REGIONS_A_LAYER: f64 = 14.0;
+/// Of what a decoded row misses, the share that lookahead names in time: of 1,000 chats of the bundled model 70, 60 and 53 % one, two and three layers ahead.
+const SEEN_AHEAD: f64 = 0.6;
 
 /// What a model has to read and multiply.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -321,13 +323,18 @@ impl Estimate<'_> {
             ..Step::default()
         };
         step.all = step.compute;
+        // what is named ahead is read while the layers before compute; nothing is named while the head does
+        let head = self.matrices(&work.head, 1.0, 1.0);
+        let besides = (step.compute - head) / work.experts.len().max(1) as f64;
         for (index, layer) in work.experts.iter().enumerate() {
             let compute = layer.used as f64 * self.matrices(&layer.all, 1.0, layer.share());
             let drive = self.kept.map_or(0.0, |kept| {
                 let missing = layer.used as f64 * (1.0 - kept.hit_rates[index]).max(0.0);
                 missing * kept.read_bytes[index] as f64 / self.drive()
             });
+            let hidden = (SEEN_AHEAD * drive).min(besides);
             step.add(drive, compute);
+            step.all -= drive.max(compute) - (drive - hidden).max(compute);
         }
         step
     }
