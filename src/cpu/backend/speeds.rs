@@ -32,6 +32,8 @@ const MIXER_BEFORE: usize = 1024;
 
 /// Weights to measure with: as many as a model has, or as no cache holds, so that they come from where a model's come from.
 pub struct Cold {
+    size: usize,
+    /// Made when something is measured: mostly all is known.
     bytes: Vec<u8>,
     at: usize,
 }
@@ -39,27 +41,26 @@ pub struct Cold {
 impl Cold {
     /// For a model of so many bytes.
     pub fn new(model_bytes: usize) -> Self {
-        let bytes = model_bytes.clamp(1 << 20, bandwidth::beyond_caches());
         Self {
-            // small scales, but not zeros: the system would give one page for all of them
-            bytes: vec![0x11; bytes],
+            size: model_bytes.clamp(1 << 20, bandwidth::beyond_caches()),
+            bytes: Vec::new(),
             at: 0,
         }
     }
 
     /// **Units**: bytes.
     pub fn size(&self) -> usize {
-        self.bytes.len()
+        self.size
     }
 
     /// The next whole pieces, at most so many bytes and at least one piece.
     fn next(&mut self, most: usize, piece: usize) -> &[u8] {
-        let bytes = (most.min(self.bytes.len()) / piece).max(1) * piece;
+        let bytes = (most.min(self.size) / piece).max(1) * piece;
         if self.at + bytes > self.bytes.len() {
             self.at = 0;
-            if bytes > self.bytes.len() {
-                self.bytes.resize(bytes, 0x11);
-            }
+            // small scales, but not zeros: the system would give one page for all of them
+            let size = bytes.max(self.size).max(self.bytes.len());
+            self.bytes.resize(size, 0x11);
         }
         let from = self.at;
         self.at += bytes;
