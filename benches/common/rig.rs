@@ -10,8 +10,10 @@ use tidegate::{
     engine::executor::{
         Ask, Capacity, Executor, Lane, Outcome, PAGE_TOKENS, PageId, Progress, Slot, Span,
     },
+    engine::request::Sampling,
     gguf::Gguf,
     model::{Runner, family},
+    sampler::{Sampler, Scratch},
 };
 
 use super::{Common, Failure, Machine, account::Account};
@@ -23,6 +25,8 @@ pub(crate) struct Rig<B: Machine> {
     /// Prompt rows of a window.
     pub(crate) chunk: usize,
     vocab: u32,
+    /// Takes the likeliest token.
+    sampler: (Sampler, Scratch),
 }
 
 /// When the parts of a window were over.
@@ -56,11 +60,16 @@ impl<B: Machine> Rig<B> {
         let needs = model.needs().clone();
         let runner = Runner::new(model, backend, room, positions)?;
         let Capacity { layers, vocab, .. } = runner.capacity();
+        let greedy = Sampling {
+            temperature: 0.0,
+            ..Sampling::default()
+        };
         Ok(Self {
             account: Account::new::<B>(file, &needs, layers, room.kv_type),
             runner,
             chunk,
             vocab: vocab as u32,
+            sampler: (Sampler::new(&greedy, &[]), Scratch::default()),
         })
     }
 
@@ -118,7 +127,7 @@ impl<B: Machine> Rig<B> {
             next.push(match self.runner.outcome(row)? {
                 Outcome::Greedy(token) => token,
                 Outcome::Candidates(candidates) => candidates.ids[0],
-                Outcome::Logits(logits) => greedy(logits)?,
+                Outcome::Logits(logits) => self.sampler.0.choose(logits, 0, &mut self.sampler.1)?,
                 Outcome::NotFinite => return Err("logits are not finite".into()),
             });
         }
@@ -153,20 +162,6 @@ impl<B: Machine> Rig<B> {
         }
         Ok(next[0])
     }
-}
-
-/// The likeliest token.
-fn greedy(logits: &[f32]) -> Result<u32, Failure> {
-    if !logits.iter().all(|logit| logit.is_finite()) {
-        return Err("logits are not finite".into());
-    }
-    let best = logits
-        .iter()
-        .enumerate()
-        .fold((0, f32::MIN), |best, (id, &logit)| {
-            if logit > best.1 { (id, logit) } else { best }
-        });
-    Ok(best.0 as u32)
 }
 
 /// Of several times: the least, the median, the greatest.

@@ -6,7 +6,7 @@
 use super::simd::Simd;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Bytes that will be wanted soon. They are never read through this, so they need not exist.
 #[derive(Clone, Copy)]

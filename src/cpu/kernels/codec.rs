@@ -14,6 +14,7 @@ pub(super) use book::Book;
 pub(super) use grids::{Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 pub(super) use k_quants::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 
+use super::ahead::LINE;
 use super::simd::Simd;
 use std::cell::Cell;
 
@@ -142,28 +143,33 @@ impl<S: Simd> Rows<S> {
     /// The four words from byte `at` on, a vector a word.
     #[inline(always)]
     fn words(&self, at: usize) -> [S::I; 4] {
-        self.ask_ahead(at, 16);
+        assert!(at + 16 <= self.bytes);
+        self.ask_ahead(8);
         // SAFETY: the 16 bytes lie in every row.
-        unsafe { self.s.columns(self.base.add(at), self.stride) }
+        let words = unsafe { self.s.columns(self.base.add(at), self.stride) };
+        self.ask_ahead(8);
+        words
     }
 
     /// The eight words from byte `at` on.
     #[inline(always)]
     fn wide_words(&self, at: usize) -> [S::I; 8] {
-        self.ask_ahead(at, 32);
+        assert!(at + 32 <= self.bytes);
+        self.ask_ahead(16);
         // SAFETY: the 32 bytes lie in every row.
-        unsafe { self.s.wide_columns(self.base.add(at), self.stride) }
+        let words = unsafe { self.s.wide_columns(self.base.add(at), self.stride) };
+        self.ask_ahead(16);
+        words
     }
 
-    /// Checks that the bytes exist and asks for as many that come next, one line after the other, if any are to be.
+    /// Asks for the bytes that come next, as many as `bytes` of every row, if any are to be.
     #[inline(always)]
-    fn ask_ahead(&self, at: usize, bytes: usize) {
-        assert!(at + bytes <= self.bytes);
+    fn ask_ahead(&self, bytes: usize) {
         let Some(next) = &self.next else {
             return;
         };
-        for line in 0..bytes * S::LANES / 64 {
-            self.s.prefetch(next.get().wrapping_add(64 * line));
+        for line in 0..bytes * S::LANES / LINE {
+            self.s.prefetch(next.get().wrapping_add(LINE * line));
         }
         next.set(next.get().wrapping_add(bytes * S::LANES));
     }
@@ -185,8 +191,8 @@ pub(super) trait Codec {
 /// A block type that can hand over its codes a group after the other, so that few rows are multiplied while codes are still
 /// in registers.
 pub(super) trait Flow: Codec {
-    /// For how many rows this pays: those whose sums stay in registers beside the words that codes are made of. At most 8.
-    const ROWS: usize;
+    /// Whether this pays for two to five rows too, whose sums all stay in registers beside the words that codes are made of, where vectors have 16 lanes.
+    const SEVERAL: bool;
 
     /// Fills a tile except for its codes.
     fn head<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>);

@@ -46,9 +46,9 @@ pub(super) fn run<T: Target, C: Codec, const M: usize>(
             sums.fill(t.splat_float(0.0));
             for unit in 0..job.k.div_ceil(UNIT) {
                 let values = (job.k - unit * UNIT).min(UNIT);
-                // the products of one group of rows are over too soon: `unpack` asks then
                 let ahead = source.ahead::<T, C, M>(first, unit);
-                let (early, late) = match acts.len() <= ROWS {
+                // the products of one row are over too soon: `unpack` asks then
+                let (early, late) = match acts.len() == 1 {
                     true => (ahead, Ahead::NOTHING),
                     false => (Ahead::NOTHING, ahead),
                 };
@@ -64,22 +64,18 @@ pub(super) fn run<T: Target, C: Codec, const M: usize>(
     }
 }
 
-/// The same for so few rows that codes are multiplied as they come, at most [`Flow::ROWS`].
-pub(super) fn run_flow<T: Target, C: Flow>(t: T, job: &Matmul<'_>, scratch: &mut KernelScratch) {
-    const { assert!(C::ROWS <= 8) };
-    macro_rules! rows {
-        ($($n:literal)*) => {
-            match job.rows.len() {
-                $($n => run_flow_of::<T, C, $n>(t, job, scratch),)*
-                _ => (),
-            }
-        };
+/// The same for two to five rows that are multiplied with codes as they come.
+pub(super) fn run_flows<T: Target, C: Flow>(t: T, job: &Matmul<'_>, scratch: &mut KernelScratch) {
+    match job.rows.len() {
+        2 => run_flow::<T, C, 2>(t, job, scratch),
+        3 => run_flow::<T, C, 3>(t, job, scratch),
+        4 => run_flow::<T, C, 4>(t, job, scratch),
+        _ => run_flow::<T, C, 5>(t, job, scratch),
     }
-    rows!(1 2 3 4 5 6 7 8);
 }
 
-/// [`run_flow`] for `N` rows.
-fn run_flow_of<T: Target, C: Flow, const N: usize>(
+/// The same for `N` rows that are multiplied with codes as they come.
+pub(super) fn run_flow<T: Target, C: Flow, const N: usize>(
     t: T,
     job: &Matmul<'_>,
     scratch: &mut KernelScratch,
@@ -97,6 +93,7 @@ fn run_flow_of<T: Target, C: Flow, const N: usize>(
             let units = std::array::from_fn(|n| &acts[n][unit]);
             let next = source.ahead::<T, C, 1>(first, unit);
             source.visit::<T, C>(first, unit, UNIT, next, |base, stride, next| {
+                let next = next.start().unwrap_or(base);
                 // SAFETY: `visit` promises what is asked for.
                 unsafe { t.flow::<C, N>(base, stride, next, tile, units, sums) }
             });
@@ -177,7 +174,7 @@ impl Source<'_> {
     }
 
     /// Calls `with` with the place and stride of `LANES` rows of which [`bytes`] can be read: the outputs `first ..`, what
-    /// lies past the last one, and past a row's last value, being anything; and with the place of the bytes to ask for.
+    /// lies past the last one, and past a row's last value, being anything; and with the bytes to ask for.
     #[inline(always)]
     fn visit<T: Target, C: Codec>(
         &self,
@@ -185,7 +182,7 @@ impl Source<'_> {
         unit: usize,
         values: usize,
         next: Ahead,
-        with: impl FnOnce(*const u8, usize, *const u8),
+        with: impl FnOnce(*const u8, usize, Ahead),
     ) {
         let count = (self.outputs_end - first).min(T::LANES);
         let start = first * self.row_bytes + unit * C::UNIT_BYTES;
@@ -193,13 +190,13 @@ impl Source<'_> {
         if count == T::LANES && end <= self.weights.len() {
             // the last row's bytes end at `end`, the other rows' before it
             let base = self.weights[start..].as_ptr();
-            with(base, self.row_bytes, next.start().unwrap_or(base));
+            with(base, self.row_bytes, next);
         } else {
             // for the last outputs, and the last bytes of the weights
             let copy = self.padded::<T>(start, count, C::UNIT_BYTES * values / UNIT);
             const { assert!(C::UNIT_BYTES <= PADDED && T::LANES <= 16) };
             let base = copy.as_ptr().cast();
-            with(base, PADDED, base);
+            with(base, PADDED, Ahead::NOTHING);
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) fn multiply<S: Simd, F: Form, const M: usize, const N: usize>(
 
 /// Whether there is time to ask for anything; with few products there is not.
 const fn asks(vectors: usize, rows: usize) -> bool {
-    vectors * rows > 2
+    vectors * rows > 1
 }
 
 /// Words whose products one part sum takes.
@@ -179,8 +179,7 @@ impl<S: Simd, F: Form, const N: usize> Sink<S> for Running<'_, S, F, N> {
 }
 
 /// Unpacks a unit and adds its products to the chains of `N` rows, without leaving codes in a tile. The bytes at `next`, as many as the unit has, are asked for on
-/// the way: while the unit is read where that is nearly all there is to do, else evenly over the products. (An Intel Xeon, AVX-512, 2 and 4 rows of Q4_K: 16.1 and 15.8 GB/s
-/// when asked for in reading, 19.0 and 20.3 so.)
+/// the way: for one row while the unit is read, as that is nearly all there is to do, else evenly over the products.
 ///
 /// **Shapes**: `sums [N, F::CHAINS] x LANES f32`.
 #[inline(always)]
@@ -192,9 +191,7 @@ pub(super) fn flow<S: Simd, C: Flow, const N: usize>(
     units: [&Unit; N],
     sums: &mut [S::F],
 ) {
-    // where registers are few, or sums take all, the places to ask at cost more than asking evenly gains (the same processor, AVX2, 8 rows: a fifth)
-    let evenly = N > 1 && N <= 6 && S::LANES == 16;
-    let (rows, ahead) = match evenly {
+    let (rows, ahead) = match N > 1 {
         false => (rows.asking(next), Ahead::NOTHING),
         true => (rows, Ahead::new(next, C::UNIT_BYTES * S::LANES)),
     };

@@ -34,7 +34,7 @@ pub(super) trait Target: Simd {
         base: *const u8,
         stride: usize,
         bytes: usize,
-        next: *const u8,
+        next: Ahead,
         tile: &mut Tile<Self>,
     );
 
@@ -87,16 +87,18 @@ pub(super) trait Target: Simd {
     /// limits, one, because fewer rows of weights at a time suit the memory better.
     fn panels<C: Codec>(self, job: &Matmul<'_>, scratch: &mut KernelScratch);
 
-    /// Whether there are registers enough for [`panel::run_flow`].
+    /// Whether there are registers enough for [`panel::run_flow`] of a row.
     const FLOWS: bool;
 
     /// [`Target::panels`] of a type whose codes can be multiplied as they come.
     fn flows<C: Flow>(self, job: &Matmul<'_>, scratch: &mut KernelScratch) {
-        // in this order: where `FLOWS` is false nothing is compiled for it
-        if Self::FLOWS && job.rows.len() <= C::ROWS {
-            panel::run_flow::<Self, C>(self, job, scratch);
-        } else {
-            self.panels::<C>(job, scratch);
+        // where `FLOWS` is false nothing is compiled for them
+        match job.rows.len() {
+            1 if Self::FLOWS => panel::run_flow::<Self, C, 1>(self, job, scratch),
+            2..=5 if Self::FLOWS && Self::LANES == 16 && C::SEVERAL => {
+                panel::run_flows::<Self, C>(self, job, scratch);
+            }
+            _ => self.panels::<C>(job, scratch),
         }
     }
 
@@ -154,19 +156,22 @@ macro_rules! target {
                 unsafe { compiled(kind, unit, values) }
             }
 
-            unsafe fn unpack<C: Codec>(self, base: *const u8, stride: usize, bytes: usize, next: *const u8, tile: &mut Tile<Self>) {
+            unsafe fn unpack<C: Codec>(self, base: *const u8, stride: usize, bytes: usize, next: Ahead, tile: &mut Tile<Self>) {
                 $(#[$features])?
                 unsafe fn compiled<C: Codec>(
-                    s: $token, base: *const u8, stride: usize, bytes: usize, next: *const u8, tile: &mut Tile<$token>,
+                    s: $token, base: *const u8, stride: usize, bytes: usize, next: Ahead, tile: &mut Tile<$token>,
                 ) {
-                    // twice, so that each knows how many there are
+                    // several times, so that each knows how many there are and whether to ask for more
                     if bytes == C::UNIT_BYTES {
                         // SAFETY: the caller's promise is the same.
-                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES) }.asking(next);
-                        C::unpack(s, &rows, tile);
+                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES) };
+                        match next.start() {
+                            Some(next) => C::unpack(s, &rows.asking(next), tile),
+                            None => C::unpack(s, &rows, tile),
+                        }
                     } else if !C::Form::SCALED {
                         // SAFETY: the same.
-                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES / 2) }.asking(next);
+                        let rows = unsafe { Rows::new(s, base, stride, C::UNIT_BYTES / 2) };
                         C::unpack(s, &rows, tile);
                     }
                 }

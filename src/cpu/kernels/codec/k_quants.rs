@@ -123,7 +123,7 @@ impl Codec for Q4K {
 }
 
 impl Flow for Q4K {
-    const ROWS: usize = 8;
+    const SEVERAL: bool = false;
 
     #[inline(always)]
     fn head<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>) {
@@ -186,7 +186,7 @@ impl Codec for Q6K {
 }
 
 impl Flow for Q6K {
-    const ROWS: usize = 6;
+    const SEVERAL: bool = true;
 
     #[inline(always)]
     fn head<S: Simd>(s: S, rows: &Rows<S>, tile: &mut Tile<S>) {
