@@ -144,34 +144,39 @@ impl<S: Simd> Rows<S> {
     #[inline(always)]
     fn words(&self, at: usize) -> [S::I; 4] {
         assert!(at + 16 <= self.bytes);
-        self.ask_ahead(8);
+        let base = self.base.wrapping_add(at);
         // SAFETY: the 16 bytes lie in every row.
-        let words = unsafe { self.s.columns(self.base.add(at), self.stride) };
-        self.ask_ahead(8);
-        words
+        unsafe {
+            self.s
+                .columns(base, self.stride, |i| self.ask_ahead::<16, 4>(i))
+        }
     }
 
     /// The eight words from byte `at` on.
     #[inline(always)]
     fn wide_words(&self, at: usize) -> [S::I; 8] {
         assert!(at + 32 <= self.bytes);
-        self.ask_ahead(16);
+        let base = self.base.wrapping_add(at);
         // SAFETY: the 32 bytes lie in every row.
-        let words = unsafe { self.s.wide_columns(self.base.add(at), self.stride) };
-        self.ask_ahead(16);
-        words
+        unsafe {
+            self.s
+                .wide_columns(base, self.stride, |i| self.ask_ahead::<32, 8>(i))
+        }
     }
 
-    /// Asks for the bytes that come next, as many as `bytes` of every row, if any are to be.
+    /// Part `i` of `PARTS` of asking for the bytes that come next, as many as `BYTES` of every row, if any are to be.
     #[inline(always)]
-    fn ask_ahead(&self, bytes: usize) {
+    fn ask_ahead<const BYTES: usize, const PARTS: usize>(&self, i: usize) {
         let Some(next) = &self.next else {
             return;
         };
-        for line in 0..bytes * S::LANES / LINE {
+        let lines = BYTES * S::LANES / LINE;
+        for line in lines * i / PARTS..lines * (i + 1) / PARTS {
             self.s.prefetch(next.get().wrapping_add(LINE * line));
         }
-        next.set(next.get().wrapping_add(bytes * S::LANES));
+        if i == PARTS - 1 {
+            next.set(next.get().wrapping_add(BYTES * S::LANES));
+        }
     }
 }
 

@@ -136,22 +136,32 @@ pub(super) trait Simd: Copy {
     /// Lane 0 first.
     fn floats(self, a: Self::F) -> Self::Floats;
 
-    /// 16 bytes of each of `LANES` rows, as four vectors of one word a row.
+    /// 16 bytes of each of `LANES` rows, as four vectors of one word a row. `between` is called for each quarter of the rows, 0 to 3, beside their loads.
     ///
     /// # Safety
     /// For every row `r < LANES`, 16 bytes at `base + r * stride` can be read.
-    unsafe fn columns(self, base: *const u8, stride: usize) -> [Self::I; 4];
-    /// 32 bytes of each of `LANES` rows, as eight vectors of one word a row.
+    unsafe fn columns(
+        self,
+        base: *const u8,
+        stride: usize,
+        between: impl FnMut(usize),
+    ) -> [Self::I; 4];
+    /// 32 bytes of each of `LANES` rows, as eight vectors of one word a row. `between` is called eight times, with 0 to 7.
     ///
     /// # Safety
     /// For every row `r < LANES`, 32 bytes at `base + r * stride` can be read.
     #[inline(always)]
-    unsafe fn wide_columns(self, base: *const u8, stride: usize) -> [Self::I; 8] {
+    unsafe fn wide_columns(
+        self,
+        base: *const u8,
+        stride: usize,
+        mut between: impl FnMut(usize),
+    ) -> [Self::I; 8] {
         // SAFETY: two halves of what the caller promises.
         let [[a, b, c, d], [e, f, g, h]] = unsafe {
             [
-                self.columns(base, stride),
-                self.columns(base.add(16), stride),
+                self.columns(base, stride, &mut between),
+                self.columns(base.add(16), stride, |i| between(4 + i)),
             ]
         };
         [a, b, c, d, e, f, g, h]

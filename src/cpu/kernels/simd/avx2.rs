@@ -176,13 +176,20 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn columns(self, base: *const u8, stride: usize) -> [Self::I; 4] {
+    unsafe fn columns(
+        self,
+        base: *const u8,
+        stride: usize,
+        mut between: impl FnMut(usize),
+    ) -> [Self::I; 4] {
         // SAFETY: the caller promises 16 readable bytes in every row; the token the features.
         unsafe {
             // 128-bit lane j of quad i: row 4 j + i, so that the 4 x 4 transposes below leave the rows in order
             let row = |r: usize| _mm_loadu_si128(base.add(r * stride).cast());
-            let quad =
-                |i: usize| _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(row(i)), row(4 + i));
+            let mut quad = |i: usize| {
+                between(i);
+                _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(row(i)), row(4 + i))
+            };
             let (a, b, c, d) = (quad(0), quad(1), quad(2), quad(3));
             let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
             let (ef, gh) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));

@@ -264,12 +264,18 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn columns(self, base: *const u8, stride: usize) -> [Self::I; 4] {
+    unsafe fn columns(
+        self,
+        base: *const u8,
+        stride: usize,
+        mut between: impl FnMut(usize),
+    ) -> [Self::I; 4] {
         // SAFETY: the caller promises 16 readable bytes in every row; the token the features.
         unsafe {
             // 128-bit lane j of quad i: row 4 j + i, so that the 4 x 4 transposes below leave the rows in order
             let row = |r: usize| _mm_loadu_si128(base.add(r * stride).cast());
-            let quad = |i: usize| {
+            let mut quad = |i: usize| {
+                between(i);
                 let a = _mm512_castsi128_si512(row(i));
                 let a = _mm512_mask_broadcast_i32x4(a, 0x00f0, row(4 + i));
                 let a = _mm512_mask_broadcast_i32x4(a, 0x0f00, row(8 + i));
@@ -287,7 +293,12 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn wide_columns(self, base: *const u8, stride: usize) -> [Self::I; 8] {
+    unsafe fn wide_columns(
+        self,
+        base: *const u8,
+        stride: usize,
+        mut between: impl FnMut(usize),
+    ) -> [Self::I; 8] {
         // SAFETY: the caller promises 32 readable bytes in every row; the token the features.
         unsafe {
             // two rows a vector, so that the transposes inside 128-bit lanes leave words w and w + 4 side by side
@@ -296,6 +307,7 @@ impl Simd for Avx512 {
             for half in 0..2 {
                 let mut pairs = [_mm512_setzero_si512(); 4];
                 for i in 0..4 {
+                    between(4 * half + i);
                     let row = base.add((8 * half + i) * stride);
                     let low = _mm256_loadu_si256(row.cast());
                     let high = _mm256_loadu_si256(row.add(4 * stride).cast());

@@ -167,7 +167,13 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn columns(self, base: *const u8, stride: usize) -> [Self::I; 4] {
+    unsafe fn columns(
+        self,
+        base: *const u8,
+        stride: usize,
+        between: impl FnMut(usize),
+    ) -> [Self::I; 4] {
+        (0..4).for_each(between);
         std::array::from_fn(|column| {
             from(|row| {
                 // SAFETY: the caller promises 16 readable bytes in every row.
