@@ -36,8 +36,10 @@ pub(super) const PLAIN_EVERY: u64 = 64;
 /// What the first guesses after windows without any cost besides, as a share of a window: what their rows need takes the place of what the next windows need in caches. **Source**: the
 /// bundled model on 2 cores of an Intel Xeon, 2026-12-01: 45 us, 5 and 25 in the three windows behind one with guesses, each 610 us otherwise.
 const START: f64 = 0.1;
-/// Windows without predictions after which a block has more to read than it reads anyway, and windows over which that is spread: one with predictions is followed by more.
+/// Windows without predictions after which a block has more to read than it reads anyway.
 const LATE: u32 = 4;
+/// Windows with predictions that are assumed to follow each other: what the first costs besides is spread over them.
+const RUN: f64 = 8.0;
 
 /// What predictions that are not expected to pay may lose of a sequence's time. They show whether they are right after all, and what they cost.
 const TRIAL_SHARE: f64 = 0.005;
@@ -194,23 +196,29 @@ impl Drafts {
         let Some(rows) = terms.rows.as_ref().filter(|_| most > 0) else {
             return Plan::nothing(0.0);
         };
-        let start = if self.since_guessed > 1 {
-            START * rows.window()
-        } else {
-            0.0
+        let start = match self.since_guessed {
+            0 | 1 => 0.0,
+            _ => START * rows.window(),
         };
         let bill = |first: f64, each: f64| {
             let attention = |depth| terms.costs.attention(Load::of(depth, position));
             Bill::new(rows, terms.window_max, |depth| {
-                start + first + attention(depth) + each * depth as f64
+                first + attention(depth) + each * depth as f64
             })
         };
         let looked_up = self.found.and_then(|found| {
             let chances = (0..most).map(|nth| self.rates.lookup(found.length + nth));
-            bill(0.0, 0.0).best(chances)
+            bill(start, 0.0).best(chances)
         });
         let looked_up = looked_up.filter(Choice::pays);
-        let (head, predicted) = self.predicted(most.min(terms.predicted_max), terms, bill);
+        let late = match self.is_late() {
+            true => terms.costs.prediction_late(),
+            false => 0.0,
+        };
+        // whoever predicts with others disturbs once
+        let first = (start / terms.together.max(1) as f64 + late) / RUN;
+        let predicted_max = most.min(terms.predicted_max);
+        let (head, predicted) = self.predicted(predicted_max, terms, |each| bill(first, each));
         let plan = |source, choice: Choice| Plan {
             source,
             depth: choice.depth,
@@ -242,13 +250,8 @@ impl Drafts {
         &self,
         most: usize,
         terms: &Terms<'_>,
-        bill: impl Fn(f64, f64) -> Bill,
+        bill: impl Fn(f64) -> Bill,
     ) -> (Head, Option<Choice>) {
-        let late = if self.is_late() {
-            terms.costs.prediction_late() / f64::from(LATE)
-        } else {
-            0.0
-        };
         let of = |head: Head| {
             let each = terms.costs.prediction(head, terms.together);
             let listed = match head {
@@ -256,7 +259,7 @@ impl Drafts {
                 Head::Listed => self.rates.listed(),
             };
             let chances = (0..most).map(|nth| listed * self.rates.prediction(nth));
-            Some((head, bill(late, each).best(chances)?))
+            Some((head, bill(each).best(chances)?))
         };
         let heads = Head::of(self.shortlist.frequent());
         let choices = heads.iter().filter_map(|head| of(*head));
