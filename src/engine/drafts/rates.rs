@@ -126,16 +126,23 @@ impl Rates {
         known.iter().rfind(|rate| rate.weight > 0.0).copied()
     }
 
+    /// Before anything is known of the `nth` prediction: it is as likely right as the one before.
+    fn assume(&mut self, nth: usize) {
+        let before = self.nth(nth).map(|rate| rate.right);
+        if let (Some(rate), Some(right)) = (self.prediction.get_mut(nth), before)
+            && rate.weight == 0.0
+        {
+            *rate = Rate::assumed(right);
+        }
+    }
+
     pub(super) fn note_lookup(&mut self, length: usize, right: bool) {
         self.lookup[class(length)].note(right);
     }
 
     pub(super) fn note_prediction(&mut self, nth: usize, right: bool) {
-        let assumed = self.nth(nth).map(|rate| Rate::assumed(rate.right));
-        if let (Some(rate), Some(assumed)) = (self.prediction.get_mut(nth), assumed) {
-            if rate.weight == 0.0 {
-                *rate = assumed;
-            }
+        self.assume(nth);
+        if let Some(rate) = self.prediction.get_mut(nth) {
             rate.note(right);
         }
     }
@@ -169,6 +176,10 @@ impl Experience {
     pub(in crate::engine) fn note(&mut self, sampled: bool, shown: &Rates) {
         let mut shown = shown.clone();
         let known = &mut self.0[usize::from(sampled)];
+        let seen = |rate: &Rate| rate.seen[0] > 0.0;
+        for (nth, _) in (0..).zip(&shown.prediction).filter(|(_, rate)| seen(rate)) {
+            known.assume(nth);
+        }
         for (known, shown) in known.all().zip(shown.all()) {
             known.learn(shown.seen);
         }
@@ -203,6 +214,11 @@ mod tests {
         assert_eq!(lookup, assumed);
         // one deeper is as likely, until it is known
         assert_eq!(experience.of(true).prediction(1), after);
+        let mut deeper = Rates::default();
+        deeper.note_prediction(1, false);
+        let mut of_one = Experience::default();
+        of_one.note(false, &deeper);
+        assert!(of_one.of(false).prediction(1) > 0.3, "it was but once");
         // what a sequence began with teaches nothing, and whatever it shows, it is one
         let mut other = experience.of(true).begin();
         experience.note(true, &other);
