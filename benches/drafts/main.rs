@@ -3,7 +3,8 @@
 //! `cargo bench --bench drafts -- [FILE | --like MODEL [--layers N] [--quant TYPE] [--acceptance CHANCE]] [--threads N] [--streams 1,4] [--scenes story,list,copy-edit,dialogue] [--rounds N] [--tokens N] [--json]`
 //!
 //! Two engines have the same file; one never guesses. A round asks both, one after the other, for the same answers, streams at a time; what counts is the time between
-//! tokens, and of the rounds' ratios the median. Beside it stands the ratio of the processor time that answers took in all, which others on the machine hardly disturb (with `--threads 1`: waiting
+//! tokens, and of the rounds' ratios the median. What a model has said earlier in a conversation it says itself on both sides, just before: whoever has written lately is faster for a
+//! while, as what it needs lies in caches. Beside it stands the ratio of the processor time that answers took in all, which others on the machine hardly disturb (with `--threads 1`: waiting
 //! workers count as well). For a synthetic model prompts are made-up tokens. **Right** are of the guesses those that were, not counting guesses behind a wrong one; **ms** is what predicting one took.
 //! Checked inside: every answer has the same tokens from both.
 //!
@@ -193,8 +194,8 @@ impl Row {
 struct Bench<'a> {
     args: &'a Args,
     text: Option<(ModelText, Tokenize)>,
-    guessing: Side,
-    plain: Side,
+    /// The one that never guesses, and the other.
+    sides: [Side; 2],
 }
 
 impl Bench<'_> {
@@ -219,10 +220,15 @@ impl Bench<'_> {
         }
     }
 
-    /// The prompt of a scene; what the model has to say in it is asked of the engine that never guesses.
-    async fn prompt(&self, scene: Scene, nth: usize) -> Result<Arc<[Token]>, Failure> {
+    /// The prompt of a scene; what the model has to say in it is asked of this engine.
+    async fn prompt(
+        &self,
+        handle: &Handle,
+        scene: Scene,
+        nth: usize,
+    ) -> Result<Arc<[Token]>, Failure> {
         let Some((text, tokenize)) = &self.text else {
-            let vocab = self.plain.handle.capacity().vocab;
+            let vocab = handle.capacity().vocab;
             return Ok((0..64)
                 .map(|at| ((at * 131 + nth * 977) % vocab) as Token)
                 .collect());
@@ -233,7 +239,7 @@ impl Bench<'_> {
             let said = if said.is_empty() {
                 let asked = tokenize.tokens(&chat(messages.clone()))?;
                 let request = self.request(asked, false, nth);
-                let (tokens, _) = answer(&self.plain.handle, request).await?;
+                let (tokens, _) = answer(handle, request).await?;
                 text.tokenizer.decode(&tokens)
             } else {
                 said
@@ -248,19 +254,24 @@ impl Bench<'_> {
         let mut plain_gaps = Vec::new();
         let mut processor = [Duration::ZERO; 2];
         let mut tokens = 0;
+        let mut guessed = Guessed::default();
         for round in 0..self.args.rounds {
-            let mut requests = Vec::new();
-            for stream in 0..streams {
-                let nth = round * streams + stream;
-                let prompt = self.prompt(scene, nth).await?;
-                requests.push(self.request(prompt, sampled, nth));
+            let mut written = [Written::default(), Written::default()];
+            let first = round % 2; // neither side is always the first
+            for side in [first, 1 - first] {
+                let handle = &self.sides[side].handle;
+                let mut requests = Vec::new();
+                for stream in 0..streams {
+                    let nth = round * streams + stream;
+                    let prompt = self.prompt(handle, scene, nth).await?;
+                    requests.push(self.request(prompt, sampled, nth));
+                }
+                let Side { handle, steps, .. } = &mut self.sides[side];
+                steps.read(handle, &mut Guessed::default())?;
+                written[side] = write(handle, &requests).await?;
+                steps.read(handle, &mut guessed)?;
             }
-            let first = round % 2 == 0; // neither side is always the first
-            let mut plain = write(&self.plain.handle, if first { &requests } else { &[] }).await?;
-            let guessing = write(&self.guessing.handle, &requests).await?;
-            if !first {
-                plain = write(&self.plain.handle, &requests).await?;
-            }
+            let [plain, guessing] = written;
             if guessing.answers != plain.answers {
                 return Err(format!("{}: other tokens with guesses", scene.name()).into());
             }
@@ -276,9 +287,8 @@ impl Bench<'_> {
             values.sort_by(f64::total_cmp);
             values[values.len() / 2]
         };
-        let Side { handle, steps, .. } = &mut self.guessing;
         Ok(Row {
-            guessed: steps.read(handle)?,
+            guessed,
             scene,
             sampled,
             streams,
@@ -313,8 +323,7 @@ fn main() -> Result<(), Failure> {
             let tokenize = Tokenize::new(text.tokenizer.clone(), text.template.clone());
             (text, tokenize)
         }),
-        guessing: side(&file, &args, true)?,
-        plain: side(&file, &args, false)?,
+        sides: [side(&file, &args, false)?, side(&file, &args, true)?],
         args: &args,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -368,7 +377,7 @@ fn main() -> Result<(), Failure> {
             json!({"bench": "drafts", "model": name, "rounds": args.rounds, "predictions_ms": predictions, "drafts": rows})
         );
     }
-    for side in [bench.guessing, bench.plain] {
+    for side in bench.sides {
         side.stopper.stop(Duration::from_secs(10))?;
     }
     Ok(())

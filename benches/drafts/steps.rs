@@ -40,9 +40,8 @@ impl Steps {
         }
     }
 
-    /// Of all windows since it was asked before.
-    pub(crate) fn read(&mut self, handle: &Handle) -> Result<Guessed, Failure> {
-        let mut guessed = Guessed::default();
+    /// Adds what was guessed in the windows since it was asked before.
+    pub(crate) fn read(&mut self, handle: &Handle, guessed: &mut Guessed) -> Result<(), Failure> {
         let patience = Instant::now() + Duration::from_secs(10);
         while self.windows < handle.stats().windows {
             self.log.read_line(&mut self.line)?;
@@ -67,6 +66,6 @@ impl Steps {
                 }
             }
         }
-        Ok(guessed)
+        Ok(())
     }
 }

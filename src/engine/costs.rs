@@ -107,15 +107,26 @@ impl Costs {
         self.attention.takes(load).as_secs_f64()
     }
 
-    /// Predicting so many tokens took so long.
-    pub fn note_prediction(&mut self, head: Head, tokens: usize, took: Duration) {
-        let each = took.as_secs_f64() / tokens.max(1) as f64;
-        self.predictions.note(head, each);
+    /// Predicting so many tokens in so many steps took so long. So many of the sequences had not predicted lately and had to read first.
+    pub fn note_prediction(
+        &mut self,
+        head: Head,
+        [tokens, steps]: [usize; 2],
+        late: usize,
+        took: Duration,
+    ) {
+        let took = took.as_secs_f64();
+        self.predictions.note(head, tokens, steps, late, took);
     }
 
-    /// **Units**: seconds. What predicting a token takes on average; 0 before the first.
-    pub fn prediction(&self, head: Head) -> f64 {
-        self.predictions.takes(head)
+    /// **Units**: seconds. What predicting a token takes where so many sequences predict one; 0 before the first.
+    pub fn prediction(&self, head: Head, together: usize) -> f64 {
+        self.predictions.takes(head, together)
+    }
+
+    /// **Units**: seconds. What predicting takes on top for a sequence that has not done so lately.
+    pub fn prediction_late(&self) -> f64 {
+        self.predictions.late()
     }
 
     /// What a slice of this kind will take, or a bound for it.

@@ -201,7 +201,7 @@ impl<E: Executor> Engine<E> {
                 executor.predict(&[guess], &mut self.predicted)?;
                 least = least.min(executor.now() - begun);
             }
-            self.costs.note_prediction(*head, 1, least);
+            self.costs.note_prediction(*head, [1, 1], 0, least);
         }
         Ok(())
     }

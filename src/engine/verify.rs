@@ -2,7 +2,7 @@
 
 use super::{
     Engine,
-    active::{Choice, Verified},
+    active::{Active, Choice, Verified},
     costs::Head,
     executor::{Executor, Outcome, Slot},
     request::{EngineError, Token},
@@ -24,6 +24,11 @@ impl<E: Executor> Engine<E> {
         self.predicted.clear();
         self.executor.predict(&guesses, &mut self.predicted)?;
         let tokens = self.predicted.len();
+        let steps = guesses.iter().map(|of| of.depth).max().unwrap_or(1);
+        let slots = guesses.iter().map(|of| of.slot.0 as usize);
+        let late = slots
+            .filter(|slot| active[*slot].as_ref().is_some_and(Active::predicts_late))
+            .count();
         let from_list: Vec<_> = guesses.iter().filter(|of| of.among.is_some()).collect();
         let is_listed = |(slot, _): &&(Slot, Token)| from_list.iter().any(|of| of.slot == *slot);
         let listed = self.predicted.iter().filter(is_listed).count();
@@ -41,8 +46,13 @@ impl<E: Executor> Engine<E> {
         }
         let took = self.executor.now() - begun;
         match listed {
-            0 => self.costs.note_prediction(Head::Whole, tokens, took),
-            _ if listed == tokens => self.costs.note_prediction(Head::Listed, tokens, took),
+            0 => self
+                .costs
+                .note_prediction(Head::Whole, [tokens, steps], late, took),
+            _ if listed == tokens => {
+                self.costs
+                    .note_prediction(Head::Listed, [tokens, steps], late, took)
+            }
             _ => {} // a mixture says nothing of either
         }
         Ok(())

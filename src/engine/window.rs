@@ -11,7 +11,7 @@ use super::{
     Engine, Turn,
     active::{Ending, Verified},
     costs::Load,
-    drafts::{RowCosts, Terms},
+    drafts::{PLAIN_EVERY, RowCosts, Terms},
     executor::{Executor, Lane, Progress, Slot, Span, Torn},
     request::EngineError,
     schedule::{Next, RIDES_MAX, Share, Situation, UnderWay, schedule, window_max},
@@ -142,10 +142,11 @@ impl<E: Executor> Engine<E> {
             rows: flight.rows(),
             kind: self.executor.slice_kind(&flight.pass),
         });
-        let guesses = plain.rows > 0 && self.board.depth_max > 0;
+        let guesses =
+            plain.rows > 0 && self.board.depth_max > 0 && !self.windows.is_multiple_of(PLAIN_EVERY);
         let slice = under_way.map(|pass| self.costs.longest_slice(pass.rows));
         let slice = slice.map(|slice| slice * (1 + self.room.slices_ahead) as u32);
-        let terms = Terms {
+        let mut terms = Terms {
             costs: &self.costs,
             rows: guesses
                 .then(|| RowCosts::new(&self.costs, plain.rows))
@@ -157,14 +158,24 @@ impl<E: Executor> Engine<E> {
             } else {
                 0
             },
+            together: plain.rows,
         };
-        let waiting = self.active.iter_mut().flatten();
-        let waiting = waiting.filter(|active| !active.reading);
-        self.demands.clear();
-        for active in waiting {
-            self.demands.push(active.demand(started, &terms));
-            self.board
-                .slot_parked(active.slot.0 as usize, active.is_parked());
+        loop {
+            let waiting = self.active.iter_mut().flatten();
+            let waiting = waiting.filter(|active| !active.reading);
+            self.demands.clear();
+            for active in waiting {
+                self.demands.push(active.demand(started, &terms));
+                self.board
+                    .slot_parked(active.slot.0 as usize, active.is_parked());
+            }
+            // what pays if all predict may not if only some do
+            let predict = self.active.iter().flatten().filter(|of| of.predicts());
+            let together = predict.count();
+            if together == 0 || together >= terms.together {
+                break;
+            }
+            terms.together = together;
         }
         let now = Situation {
             room: self.room,

@@ -1,4 +1,4 @@
-//! Guesses: the same tokens in fewer windows, and nobody's guesses are another's business.
+//! Guesses: the same tokens in fewer windows, and nobody's guesses are another's business, but for what predicting together saves.
 
 use std::{path::Path, sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -199,21 +199,24 @@ fn check_rows(block: Block) {
         for (answer, request) in answers.iter().zip(&requests) {
             assert_eq!(answer.0, solo(request, ROOMY.context, &behaviour).0);
         }
-        [0, 1, 2].map(|slot| rows_of(&path, slot))
+        [0, 1, 2, 3].map(|slot| rows_of(&path, slot))
     };
     let greedy = rows("greedy.jsonl", long(0).sampling);
     let beside = rows("sampled.jsonl", sampled(9));
-    for (greedy, beside) in greedy.iter().zip(&beside) {
-        assert!(greedy.iter().any(|rows| *rows > 1), "{greedy:?}");
-        // until the first of the four has ended
-        let both = greedy.len().min(beside.len()).min(60);
+    // until the first of the four has ended
+    let all = greedy.iter().chain(&beside);
+    let both = all.map(Vec::len).min().unwrap();
+    assert!(both > 30, "{both} windows");
+    for (greedy, beside) in greedy.iter().zip(&beside).take(3) {
+        assert!(greedy[..both].iter().any(|rows| *rows > 1), "{greedy:?}");
         assert_eq!(greedy[..both], beside[..both]);
     }
 }
 
 #[test]
 fn a_sampled_sequence_changes_nobody_elses_rows() {
-    for block in [Block::None, Block::Whole, Block::Listing] {
+    // predictions cost nothing here: where they do, those who predict share that
+    for block in [Block::None, Block::Whole] {
         check_rows(block);
     }
 }

@@ -50,14 +50,14 @@ impl Class {
 /// Times by number of rows.
 #[derive(Clone, Debug)]
 pub(super) struct Decode {
-    /// `of[i]` is for `i + 1` rows.
-    of: [Class; ROWS_MAX],
+    /// Those that were measured, in order. Before every window it is asked many times: so there is nothing else to look through.
+    of: Vec<(usize, Class)>,
 }
 
 impl Default for Decode {
     fn default() -> Self {
         Self {
-            of: [Class::default(); ROWS_MAX],
+            of: Vec::with_capacity(ROWS_MAX),
         }
     }
 }
@@ -65,18 +65,23 @@ impl Default for Decode {
 impl Decode {
     /// A window of so many rows took so long.
     pub(super) fn note(&mut self, rows: usize, took: f64) {
-        let Some(index) = rows.checked_sub(1).filter(|index| *index < ROWS_MAX) else {
+        if !(1..=ROWS_MAX).contains(&rows) {
             return;
-        };
-        for class in &mut self.of {
+        }
+        for (_, class) in &mut self.of {
             class.age = class.age.saturating_add(1);
         }
-        self.of[index].note(took);
+        let at = self.of.binary_search_by_key(&rows, |(rows, _)| *rows);
+        let at = at.unwrap_or_else(|at| {
+            self.of.insert(at, (rows, Class::default()));
+            at
+        });
+        self.of[at].1.note(took);
     }
 
     /// What a window of so many rows takes, if anything was measured: in proportion between two measured numbers of rows, and beyond them as the last ones grow.
     pub(super) fn expect(&self, rows: usize) -> Option<f64> {
-        between(self.known(Class::fresh), rows).or(between(self.known(|_| true), rows))
+        between(self.known(Class::fresh), rows).or_else(|| between(self.known(|_| true), rows))
     }
 
     /// The most rows that were measured.
@@ -88,9 +93,8 @@ impl Decode {
         &self,
         counts: impl Fn(&Class) -> bool + Clone,
     ) -> impl DoubleEndedIterator<Item = (usize, f64)> + Clone {
-        let known = self.of.iter().enumerate();
-        let known = known.filter(move |(_, class)| class.count > 0 && counts(class));
-        known.map(|(index, class)| (index + 1, class.took))
+        let known = self.of.iter().filter(move |(_, class)| counts(class));
+        known.map(|(rows, class)| (*rows, class.took))
     }
 }
 

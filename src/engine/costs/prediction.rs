@@ -1,9 +1,6 @@
-//! What predicting a token takes, by how much of the vocabulary is compared.
+//! What predicting takes, by how much of the vocabulary is compared and how many predict together.
 
-/// Measurements that count.
-const LAST: f64 = 16.0;
-/// Measurements after which a very long one counts as a hiccup.
-const KNOWN: f64 = 4.0;
+use super::decode::Decode;
 
 /// Which tokens a prediction is chosen among.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,38 +21,56 @@ impl Head {
     }
 }
 
-/// Averages.
+/// Times of steps, each of which predicts a token of every sequence that predicts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predictions {
-    /// By [`Head`]. **Units**: seconds.
-    each: [f64; 2],
-    /// Measurements that these rest on.
-    counts: [f64; 2],
-    /// Which was measured last.
-    last: usize,
+    /// By [`Head`] and the number of sequences.
+    steps: [Decode; 2],
+    /// **Units**: seconds. What a sequence adds that has to read first what it has not read for want of predictions.
+    late: Average,
+}
+
+/// Of the last few.
+#[derive(Clone, Copy, Debug, Default)]
+struct Average {
+    of: f64,
+    count: f64,
+}
+
+impl Average {
+    const LAST: f64 = 16.0;
+
+    fn note(&mut self, value: f64) {
+        self.count = Self::LAST.min(self.count + 1.0);
+        self.of += (value - self.of) / self.count;
+    }
 }
 
 impl Predictions {
-    /// A prediction took so long. What it takes with the other head, which is not measured as long as this one is better, changes in proportion.
-    pub(super) fn note(&mut self, head: Head, took: f64) {
-        let (of, other) = (head as usize, 1 - head as usize);
-        if of != self.last {
-            self.counts[of] = self.counts[of].min(1.0); // an old belief
-            self.last = of;
-        }
-        let before = self.each[of];
-        self.counts[of] = (self.counts[of] + 1.0).min(LAST);
-        let hiccup = self.counts[of] > KNOWN && took > 2.0 * before;
-        let took = if hiccup { 2.0 * before } else { took };
-        self.each[of] = before + (took - before) / self.counts[of];
-        if before > 0.0 {
-            self.each[other] *= self.each[of] / before;
+    /// So many steps of so many tokens in all took so long; so many of the sequences had to read first.
+    pub(super) fn note(&mut self, head: Head, tokens: usize, steps: usize, late: usize, took: f64) {
+        let steps = steps.max(1);
+        let together = ((tokens + steps / 2) / steps).max(1);
+        let step = took / steps as f64;
+        let known = self.steps[head as usize].expect(together);
+        match known.filter(|_| late > 0) {
+            Some(known) => self
+                .late
+                .note((step - known).max(0.0) * steps as f64 / late as f64),
+            None => self.steps[head as usize].note(together, step),
         }
     }
 
-    /// What one takes on average; 0 before the first.
-    pub(super) fn takes(&self, head: Head) -> f64 {
-        self.each[head as usize]
+    /// What a token takes where so many sequences predict one; 0 before the first.
+    pub(super) fn takes(&self, head: Head, together: usize) -> f64 {
+        let together = together.max(1);
+        let step = self.steps[head as usize].expect(together);
+        step.map_or(0.0, |step| step / together as f64)
+    }
+
+    /// What reading first takes, on average.
+    pub(super) fn late(&self) -> f64 {
+        self.late.of
     }
 }
 
@@ -63,22 +78,26 @@ impl Predictions {
 mod tests {
     use super::*;
 
-    fn noted(head: Head, times: usize, took: f64, predictions: &mut Predictions) {
-        (0..times).for_each(|_| predictions.note(head, took));
+    #[test]
+    fn what_is_predicted_together_costs_less() {
+        let mut predictions = Predictions::default();
+        assert_eq!(predictions.takes(Head::Listed, 3), 0.0);
+        predictions.note(Head::Listed, 3, 3, 0, 6.0);
+        assert_eq!(predictions.takes(Head::Listed, 1), 2.0);
+        assert_eq!(predictions.takes(Head::Listed, 4), 5.0 / 4.0, "assumed");
+        predictions.note(Head::Listed, 8, 2, 0, 6.0);
+        assert_eq!(predictions.takes(Head::Listed, 4), 3.0 / 4.0);
+        assert_eq!(predictions.takes(Head::Whole, 1), 0.0);
     }
 
     #[test]
-    fn what_is_not_measured_changes_in_proportion() {
+    fn reading_first_is_told_apart() {
         let mut predictions = Predictions::default();
-        noted(Head::Whole, 3, 8.0, &mut predictions);
-        assert_eq!(predictions.takes(Head::Listed), 0.0);
-        noted(Head::Listed, 1, 2.0, &mut predictions);
-        assert_eq!(predictions.takes(Head::Whole), 8.0);
-        noted(Head::Listed, 100, 3.0, &mut predictions);
-        let takes = |head| predictions.takes(head);
-        assert!((takes(Head::Listed) - 3.0).abs() < 0.01);
-        assert!((11.9..12.1).contains(&takes(Head::Whole)));
-        predictions.note(Head::Listed, 1000.0); // a hiccup
-        assert!(predictions.takes(Head::Listed) < 3.2);
+        predictions.note(Head::Whole, 1, 1, 0, 2.0);
+        predictions.note(Head::Whole, 2, 2, 1, 9.0);
+        assert_eq!(
+            (predictions.takes(Head::Whole, 1), predictions.late()),
+            (2.0, 5.0)
+        );
     }
 }

@@ -5,24 +5,26 @@ use crate::engine::costs::Costs;
 use super::DEPTH_MAX;
 
 /// What guessing must promise to be better than not guessing by: estimates are not that exact, and it is when they are too high that they are acted upon.
-const MARGIN: f64 = 1.06;
+pub(super) const MARGIN: f64 = 1.06;
 
 /// A row is never free, whatever noise says. Share of what a sequence's own row costs.
 const ROW_LEAST: f64 = 0.02;
 
-/// The depth that promises most.
+/// A number of guesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Choice {
     pub(super) depth: usize,
     /// Tokens a second, in the unit of no guesses.
     pub(super) worth: f64,
+    /// **Units**: seconds. What the sequence's share of the window costs.
+    pub(super) takes: f64,
 }
 
 impl Choice {
-    pub(super) const NOTHING: Self = Self {
-        depth: 0,
-        worth: 1.0,
-    };
+    /// Whether it promises enough.
+    pub(super) fn pays(&self) -> bool {
+        self.worth > MARGIN
+    }
 }
 
 /// What rows cost in a window of so many sequences, the same for each of them. **Units**: seconds.
@@ -31,7 +33,7 @@ pub(in crate::engine) struct RowCosts {
     /// Sequences in the window.
     sequences: usize,
     /// A sequence's part of a window without guesses.
-    own: f64,
+    pub(super) own: f64,
     /// How much more, with one guess and more.
     more: [f64; DEPTH_MAX],
 }
@@ -64,6 +66,11 @@ impl RowCosts {
             more,
         })
     }
+
+    /// **Units**: seconds. A whole window without guesses.
+    pub(super) fn window(&self) -> f64 {
+        self.own * self.sequences as f64
+    }
 }
 
 /// What a sequence's share of a window costs, by its guesses. **Units**: seconds.
@@ -73,8 +80,8 @@ pub(super) struct Bill {
     own: f64,
     /// How much more, with so many and one more.
     more: [f64; DEPTH_MAX],
-    /// And at most, so that no stream pauses for long because of guesses.
-    more_max: f64,
+    /// All of it at most, so that no stream pauses for long because of guesses.
+    takes_max: f64,
 }
 
 impl Bill {
@@ -87,29 +94,29 @@ impl Bill {
         Self {
             own: rows.own,
             more,
-            more_max: window_max / rows.sequences as f64 - rows.own,
+            takes_max: window_max / rows.sequences as f64,
         }
     }
 
-    /// As many guesses as make the window no longer than it may be.
-    pub(super) fn longest(&self) -> usize {
-        let fits = |more: &&f64| **more <= self.more_max;
-        self.more.iter().take_while(fits).count()
-    }
-
-    /// The best depth for guesses that are right with these chances, each given that those before it are.
-    pub(super) fn best(&self, chances: impl Iterator<Item = f64>) -> Choice {
+    /// The number of guesses that promises most, none not being one of the choices: they are right with these chances, each given that those before it are. None if the
+    /// window would take longer than it may with a single one.
+    pub(super) fn best(&self, chances: impl Iterator<Item = f64>) -> Option<Choice> {
         let (mut right, mut tokens) = (1.0, 1.0);
-        let mut best = Choice::NOTHING;
-        for (depth, (chance, more)) in (1..).zip(chances.zip(self.more)) {
+        let choices = (1..).zip(chances.zip(self.more));
+        let choices = choices.map(|(depth, (chance, more))| {
             right *= chance;
             tokens += right;
-            let worth = tokens * self.own / (self.own + more);
-            if worth > best.worth && worth > MARGIN && more <= self.more_max {
-                best = Choice { depth, worth };
+            let takes = self.own + more;
+            let worth = tokens * self.own / takes;
+            Choice {
+                depth,
+                worth,
+                takes,
             }
-        }
-        best
+        });
+        choices
+            .take_while(|choice| choice.takes <= self.takes_max)
+            .reduce(|best, next| if next.worth > best.worth { next } else { best })
     }
 }
 
@@ -136,7 +143,8 @@ mod tests {
     fn best(costs: &Costs, decoding: usize, chance: f64, each_us: f64) -> usize {
         let rows = RowCosts::new(costs, decoding).unwrap();
         let bill = Bill::new(&rows, 1.0, |guesses| 1e-6 * each_us * guesses as f64);
-        bill.best([chance; DEPTH_MAX].into_iter()).depth
+        let best = bill.best([chance; DEPTH_MAX].into_iter());
+        best.filter(Choice::pays).map_or(0, |choice| choice.depth)
     }
 
     #[test]
@@ -151,7 +159,8 @@ mod tests {
                 costs.note_decode(load, Duration::from_millis(10));
             }
             let rows = RowCosts::new(&costs, 1).unwrap();
-            Bill::new(&rows, f64::MAX, |_| 0.0).longest()
+            let bill = Bill::new(&rows, f64::MAX, |_| 0.0);
+            bill.best([1.0; DEPTH_MAX].into_iter()).unwrap().depth
         };
         assert_eq!(reach(&[1]), 1);
         assert_eq!(reach(&[1, 2]), 2);
@@ -187,7 +196,8 @@ mod tests {
         let rows = RowCosts::new(&costs, 1).unwrap();
         let depth = |window_max| {
             let bill = Bill::new(&rows, window_max, |_| 0.0);
-            bill.best([1.0; DEPTH_MAX].into_iter()).depth
+            let best = bill.best([1.0; DEPTH_MAX].into_iter());
+            best.map_or(0, |choice| choice.depth)
         };
         let depths = [0.05, 0.16, 0.21, 0.31, 9.0].map(depth);
         assert_eq!(depths, [0, 1, 2, 4, DEPTH_MAX]);
