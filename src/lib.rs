@@ -64,8 +64,7 @@
 //! lookup of what followed the same tokens before, or from the prediction block of the model, which stands beside the trunk and reads late. Its guesses follow each other as a **chain**: what
 //! is chosen of one, with the noise of its position, is the next one's token. They are chosen from the whole vocabulary or, where the head would cost
 //! too much, from a shortlist: the frequent tokens, which have low ids, and those that the sequence had before. How many each sequence
-//! brings, and from which, is decided by how often its guesses were right and what rows and guesses have cost. What other sequences guess changes it in one way: to predict together
-//! costs each of them less.
+//! brings, and from which, is decided by how often its guesses were right and what rows and guesses have cost, and by nothing that other sequences guess.
 //!
 //! What the router chooses can be recorded ([`trace`]): the CPU backend hands every layer's choices to a recorder, which packs them and gives them to a thread that writes; what
 //! finds that thread behind is dropped and counted. [`replay`] runs the policies of [`residency::policy`] over such a trace. A policy is pure: it is told what a window wants in a

@@ -195,11 +195,6 @@ impl Active {
         })
     }
 
-    /// Whether it is to predict now.
-    pub(super) fn predicts(&self) -> bool {
-        self.predictions > 0
-    }
-
     /// Whether it has not predicted lately.
     pub(super) fn predicts_late(&self) -> bool {
         self.request.drafts.as_ref().is_some_and(Drafts::is_late)

@@ -5,8 +5,8 @@
 //! again. **Prediction**: the model's own block that predicts a token further, compared with the whole vocabulary or with a shortlist of it. For every window the source and the depth are taken that promise
 //! most tokens for the time, by how often guesses like these were right and what rows and predictions have cost; no guess at all is one of the choices.
 //!
-//! Knows one sequence and the engine's costs. What other sequences guess, or how often they are right, changes nothing here, but for how many predict, since what they predict together
-//! costs less; what the engine has learnt of sequences that have ended is taken over once, at the start.
+//! Knows one sequence and the engine's costs. What other sequences guess, or how often they are right, changes nothing here: predictions are charged with what they cost if
+//! all predict. What the engine has learnt of sequences that have ended is taken over once, at the start.
 //!
 //! Guesses must never lose. So what they promise is counted on less the less is known of them, the first guesses after windows without any are charged with what they disturb, agreement where
 //! prompts are alike counts for nothing, and what is tried although it is not expected to pay has a share of the time that it may lose.
@@ -117,7 +117,7 @@ pub(super) struct Terms<'a> {
     pub(super) depth_max: usize,
     /// Of these, as many can be predicted.
     pub(super) predicted_max: usize,
-    /// Sequences that predict something if this one does, at most.
+    /// Sequences that predict something if all do that may.
     pub(super) together: usize,
 }
 

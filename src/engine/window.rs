@@ -146,7 +146,7 @@ impl<E: Executor> Engine<E> {
             plain.rows > 0 && self.board.depth_max > 0 && !self.windows.is_multiple_of(PLAIN_EVERY);
         let slice = under_way.map(|pass| self.costs.longest_slice(pass.rows));
         let slice = slice.map(|slice| slice * (1 + self.room.slices_ahead) as u32);
-        let mut terms = Terms {
+        let terms = Terms {
             costs: &self.costs,
             rows: guesses
                 .then(|| RowCosts::new(&self.costs, plain.rows))
@@ -160,22 +160,13 @@ impl<E: Executor> Engine<E> {
             },
             together: plain.rows,
         };
-        loop {
-            let waiting = self.active.iter_mut().flatten();
-            let waiting = waiting.filter(|active| !active.reading);
-            self.demands.clear();
-            for active in waiting {
-                self.demands.push(active.demand(started, &terms));
-                self.board
-                    .slot_parked(active.slot.0 as usize, active.is_parked());
-            }
-            // what pays if all predict may not if only some do
-            let predict = self.active.iter().flatten().filter(|of| of.predicts());
-            let together = predict.count();
-            if together == 0 || together >= terms.together {
-                break;
-            }
-            terms.together = together;
+        let waiting = self.active.iter_mut().flatten();
+        let waiting = waiting.filter(|active| !active.reading);
+        self.demands.clear();
+        for active in waiting {
+            self.demands.push(active.demand(started, &terms));
+            self.board
+                .slot_parked(active.slot.0 as usize, active.is_parked());
         }
         let now = Situation {
             room: self.room,
