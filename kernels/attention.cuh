@@ -71,17 +71,10 @@ DEVICE float power_of_two(float x) {
     p = fmaf(p, r, 1.0f);
     return float_of(bits_of(p) + (bits_of(shifted) << 23));
 }
-/// 2 to the power of `x + 15`, `x <= 0`, good enough to be rounded to a half: relative error 2.9e-6.
-DEVICE float weight_of(float x) {
-    x = fmaxf(x, -126.0f);
-    float shifted = x + 12582927.0f, r = x - (shifted - 12582927.0f); // 1.5 * 2^23 + 15
-    float p = 9.582853e-3f;
-    p = fmaf(p, r, 5.5906426e-2f);
-    p = fmaf(p, r, 2.4024099e-1f);
-    p = fmaf(p, r, 6.931242e-1f);
-    p = fmaf(p, r, 1.0f);
-    return float_of(bits_of(p) + (bits_of(shifted) << 23));
-}
+/// What is subtracted from scores whose maximum is `m`: weights are 2 to the power of the rest, at most 2^15. Nothing but minus infinity: all weights are 0.
+DEVICE float base_of(float m) { return m == MINUS_INFINITY ? 0.0f : m - 15.0f; }
+/// The weight of a score, before it is rounded to a half.
+DEVICE float weight_of(float score, float base) { return exp2_near(score - base); }
 
 /// The factors of a join: `*kept` for what is there, `*added` for the split that comes.
 DEVICE void join_factors(float* m, float next, float* kept, float* added) {
@@ -117,6 +110,13 @@ DEVICE float with_sink(float m, float sum, float sink, float* kept) {
 #define QUERY_OPERANDS (CHUNKS * 2 * QUERY_PARTS * 32)
 #define QUERY_OPERAND(chunk, odd, part) ((((chunk) * 2 + (odd)) * QUERY_PARTS + (part)) * 32)
 
+/// Four channels of a query, scaled, as the nearest halves.
+DEVICE uint2 query_halves(float4 q, float scale) {
+    float x[4] = {q.x * scale, q.y * scale, q.z * scale, q.w * scale};
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) x[i] = fminf(fmaxf(x[i], -65504.0f), 65504.0f);
+    return make_uint2(pack_halves(x[0], x[1]), pack_halves(x[2], x[3]));
+}
 /// Puts four channels (`4 four ..`) of line `line` of LINES into the operands.
 DEVICE void put_query(uint4* operands, u32 line, u32 four, float4 q, float scale) {
     u32 eight = four / 2, odd = four % 2;
@@ -157,31 +157,29 @@ DEVICE float line_top(float x) {
     x = fmaxf(x, shfl_xor(x, 1));
     return fmaxf(x, shfl_xor(x, 2));
 }
-/// Minus infinity for positions of the page behind `last`; `tile` is the number of the eight positions.
-DEVICE void mask_scores(float scores[4], u32 tile, u32 last_low, u32 last_high) {
-    u32 at = 8 * tile + 2 * (lane_of() % 4);
+/// Minus infinity for what of the positions `at` and `at + 1` of a page lies behind a line's `last`; scores are of lines g and g + 8.
+DEVICE void mask_from(float scores[4], u32 at, u32 last_low, u32 last_high) {
     if (at > last_low) scores[0] = MINUS_INFINITY;
     if (at + 1 > last_low) scores[1] = MINUS_INFINITY;
     if (at > last_high) scores[2] = MINUS_INFINITY;
     if (at + 1 > last_high) scores[3] = MINUS_INFINITY;
 }
-
-/// Minus infinity for positions of the page before `from`.
-DEVICE void mask_before(float scores[4], u32 tile, u32 from_low, u32 from_high) {
-    u32 at = 8 * tile + 2 * (lane_of() % 4);
+/// The same for what lies before `from`.
+DEVICE void mask_to(float scores[4], u32 at, u32 from_low, u32 from_high) {
     if (at < from_low) scores[0] = MINUS_INFINITY;
     if (at + 1 < from_low) scores[1] = MINUS_INFINITY;
     if (at < from_high) scores[2] = MINUS_INFINITY;
     if (at + 1 < from_high) scores[3] = MINUS_INFINITY;
 }
-/// Minus infinity for positions of the page that are not seen.
-DEVICE void mask_unseen(float scores[4], u32 tile, u64 low, u64 high) {
-    u32 at = 8 * tile + 2 * (lane_of() % 4);
+/// The same for what is not seen.
+DEVICE void mask_seen(float scores[4], u32 at, u64 low, u64 high) {
     if (!(low >> at & 1)) scores[0] = MINUS_INFINITY;
     if (!(low >> at & 2)) scores[1] = MINUS_INFINITY;
     if (!(high >> at & 1)) scores[2] = MINUS_INFINITY;
     if (!(high >> at & 2)) scores[3] = MINUS_INFINITY;
 }
+/// The first of the two positions of this lane in the eight positions `tile` of a page, where lanes have them in order.
+DEVICE u32 position_in(u32 tile) { return 8 * tile + 2 * (lane_of() % 4); }
 /// What of the positions before `from` lies in a page that begins at `start`.
 DEVICE u32 hidden_of(u32 from, u32 start) { return from > start ? from - start : 0; }
 

@@ -199,17 +199,17 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
 #pragma unroll
         for (u32 i = 0; i < SCORES_PER_WARP; i++) {
             u32 tile = warp % 8, page = SCORE_PAGE(i), last = position - (split * SPLIT_PAGES + page) * PAGE;
-            if (page < pages_there && last < PAGE - 1) mask_scores(scores[i], tile, last, last);
+            if (page < pages_there && last < PAGE - 1) mask_from(scores[i], position_in(tile), last, last);
             if (WINDOW) {
                 u32 hidden = hidden_of(from, (split * SPLIT_PAGES + page) * PAGE);
-                mask_before(scores[i], tile, hidden, hidden);
+                mask_to(scores[i], position_in(tile), hidden, hidden);
             }
             if (SELECTED) {
                 u64 own = seen[0];
 #pragma unroll
                 for (u32 other = 1; other < SPLIT_PAGES; other++)
                     if (page == other) own = seen[other];
-                mask_unseen(scores[i], tile, own, own);
+                mask_seen(scores[i], position_in(tile), own, own);
             }
             float low = line_top(fmaxf(scores[i][0], scores[i][1])), high = line_top(fmaxf(scores[i][2], scores[i][3]));
             if (t == 0) {
@@ -244,8 +244,9 @@ KERNEL(32 * WARPS) attention_decode(Rows rows, u32 row0, const float* query, con
                 if (page == other) m_low = low[other], m_high = high[other];
             // operands of the places that this tile's positions have
             u32* to = (u32*)(weights + (page * 4 + tile / 2) * 32 + lane) + tile % 2 * 2;
-            *(uint2*)to = make_uint2(pack_halves(weight_of(scores[i][0] - m_low), weight_of(scores[i][1] - m_low)),
-                                     pack_halves(weight_of(scores[i][2] - m_high), weight_of(scores[i][3] - m_high)));
+            m_low = base_of(m_low), m_high = base_of(m_high);
+            *(uint2*)to = make_uint2(pack_halves(weight_of(scores[i][0], m_low), weight_of(scores[i][1], m_low)),
+                                     pack_halves(weight_of(scores[i][2], m_high), weight_of(scores[i][3], m_high)));
         }
         sync_block();
 
@@ -438,7 +439,7 @@ KERNEL(256) attention_combine(Rows rows, u32 row0, const float* query, const flo
         joined.sum = with_sink(joined.top, joined.sum, sinks[head], &kept);
         joined.x *= kept;
     }
-    float x = joined.x / joined.sum;
+    float x = KV_TYPE == KV_F32 ? joined.x / joined.sum : joined.x * (1.0f / joined.sum);
     if (GATED) x = x * sigmoid_of(gate);
     if (forms & FORM_FLOAT && piece + threadIdx.x < WIDTH) mixed[(u64)row * WIDTH + at] = x;
     if (!(forms & (FORM_256 | FORM_32))) return;

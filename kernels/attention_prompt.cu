@@ -1,6 +1,7 @@
 // Attention of a window of many rows, in one launch.
 //
 // Formula and arithmetic: attention.cuh; every row has the bits that attention_decode.cu gives it. The window's keys and values are in the cache already.
+// On sm_90, with f16, heads of 64, 128 or 256 channels and no masks it goes another way, with the same parameters: attention_group.cuh. All others:
 // A block takes a tile, up to TILE_ROWS rows of one span within a page of positions, with the GROUP query heads of one KV head, and walks the pages up to its own.
 // Pages come through shared memory in units of at most 16 KiB, one under way while one is used. A warp has 16 lines and, with COLUMN_WARPS 2 (head_dim above
 // 128) or 4 (above 256), a half or a quarter of a page's positions for the scores and of the channels for the sums; weights then go through shared memory.
@@ -23,38 +24,11 @@
 // Macros:  those of attention.cuh; LINE_WARPS (4, with head_dim above 256 2, or what of 2 and 1 fits the card's shared memory; the results do not depend on it).
 // Architectures tried: sm_75, 80, 86, 89, 90, 100, 120; 246 registers with head_dim 128, 230 with 512, no spills but up to 12 bytes with head_dim 64 and 80 on sm_90
 //          (where that makes room for a third block).
-#include "attention.cuh"
+#include "attention_group.cuh"
+#include "attention_tile.cuh"
 
-/// A tile of a span.
-struct Tile {
-    u32 position; // of its first row, a multiple of the tile's rows
-    u32 row;      // of the window for that position, perhaps before the span's first (then the number has wrapped)
-    u32 first, end; // positions of the span's rows in it
-    u32 pages;    // where the sequence's pages are listed
-    u32 slot;
-    bool there;
-};
-
-/// Tile `number` from span `span0` on, the last of a span first.
-template <u32 tile_rows>
-DEVICE Tile find_tile(const Rows& rows, u32 span0, u32 number) {
-    u32 spans = rows.counts[1];
-    for (u32 span = span0; span < spans; span++) {
-        uint4 of = ((const uint4*)rows.spans)[span];
-        u32 first = of.z / tile_rows, last = (of.z + of.y - 1) / tile_rows;
-        if (number > last - first) {
-            number -= last - first + 1;
-            continue;
-        }
-        u32 position = (last - number) * tile_rows;
-        return {position, of.x + (position - of.z), greatest(position, of.z), least(position + tile_rows, of.z + of.y), rows.row_pages[of.x], of.w, true};
-    }
-    return {0, 0, 0, 0, 0, 0, false};
-}
-
-#define POWER_OF_TWO_BELOW(n) ((n) >= 64 ? 64 : (n) >= 32 ? 32 : (n) >= 16 ? 16 : (n) >= 8 ? 8 : (n) >= 4 ? 4 : (n) >= 2 ? 2 : 1)
-
-#if KV_TYPE != KV_F32
+// GROUPED_ATTENTION: the kernel stands in attention_group.cuh
+#if !GROUPED_ATTENTION && KV_TYPE != KV_F32
 
 #ifndef LINE_WARPS
 #define LINE_WARPS 4
@@ -260,17 +234,17 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
             // the page's weights
             if (page == last_page) {
 #pragma unroll
-                for (u32 i = 0; i < SCORE_TILES; i++) mask_scores(scores[i], SCORE_TILES * column_warp + i, last_low, last_high);
+                for (u32 i = 0; i < SCORE_TILES; i++) mask_from(scores[i], position_in(SCORE_TILES * column_warp + i), last_low, last_high);
             }
             if (WINDOW) {
                 u32 from_low = hidden_of(visible_from(tile.position + line_low / GROUP), page * PAGE);
                 u32 from_high = hidden_of(visible_from(tile.position + line_high / GROUP), page * PAGE);
 #pragma unroll
-                for (u32 i = 0; i < SCORE_TILES; i++) mask_before(scores[i], SCORE_TILES * column_warp + i, from_low, from_high);
+                for (u32 i = 0; i < SCORE_TILES; i++) mask_to(scores[i], position_in(SCORE_TILES * column_warp + i), from_low, from_high);
             }
             if (SELECTED) {
 #pragma unroll
-                for (u32 i = 0; i < SCORE_TILES; i++) mask_unseen(scores[i], SCORE_TILES * column_warp + i, seen_low, seen_high);
+                for (u32 i = 0; i < SCORE_TILES; i++) mask_seen(scores[i], position_in(SCORE_TILES * column_warp + i), seen_low, seen_high);
             }
             float low = scores[0][0], high = scores[0][2];
 #pragma unroll
@@ -292,6 +266,7 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
             low = fmaxf(sums.low, low), high = fmaxf(sums.high, high);
             float keep_low = power_of_two(sums.low - low), keep_high = power_of_two(sums.high - high);
             sums.low = low, sums.high = high;
+            const float base_low = base_of(low), base_high = base_of(high);
 #pragma unroll
             for (u32 i = 0; i <= VALUE_TILES; i++) {
                 sums.of[i][0] *= keep_low, sums.of[i][1] *= keep_low;
@@ -299,8 +274,8 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
             }
 #pragma unroll
             for (u32 i = 0; i < SCORE_TILES; i++) {
-                u32 of_low = pack_halves(weight_of(scores[i][0] - low), weight_of(scores[i][1] - low));
-                u32 of_high = pack_halves(weight_of(scores[i][2] - high), weight_of(scores[i][3] - high));
+                u32 of_low = pack_halves(weight_of(scores[i][0], base_low), weight_of(scores[i][1], base_low));
+                u32 of_high = pack_halves(weight_of(scores[i][2], base_high), weight_of(scores[i][3], base_high));
 #if HEAD_DIM > 128
                 u32 eight = SCORE_TILES * column_warp + i;
                 *(uint2*)(weights_at + (eight / 2 * 32 + lane) * 4 + eight % 2 * 2) = make_uint2(of_low, of_high);
@@ -336,13 +311,14 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
         u64 row = tile.row + line / GROUP;
         float sum = total.of[VALUE_TILES][2 * which], kept = 1.0f;
         if (SINKS) sum = with_sink(which == 0 ? total.low : total.high, sum, sinks[head], &kept);
+        const float inverse = 1.0f / sum;
 #pragma unroll
         for (u32 i = 0; i < VALUE_TILES; i++) {
             u32 eight = VALUE_EIGHT(i), channel = 8 * eight + 2 * t;
             if (EIGHTS % COLUMN_WARPS != 0 && eight >= EIGHTS) break;
             float x = total.of[i][2 * which], y = total.of[i][2 * which + 1];
             if (SINKS) x *= kept, y *= kept;
-            x = x / sum, y = y / sum;
+            x = x * inverse, y = y * inverse;
             if (GATED) {
                 const float* gate = query + row * QUERY_WIDTH + head * QUERY_STRIDE + HEAD_DIM + channel;
                 x = x * sigmoid_of(gate[0]), y = y * sigmoid_of(gate[1]);
@@ -352,7 +328,7 @@ KERNEL(THREADS) attention_prompt(Rows rows, u32 span0, const float* query, const
     }
 }
 
-#else
+#elif !GROUPED_ATTENTION
 
 #define TILE_ROWS POWER_OF_TWO_BELOW(LINES / GROUP)
 
@@ -409,7 +385,13 @@ KERNEL(FLOAT_THREADS) attention_prompt(Rows rows, u32 span0, const float* query,
 #endif
 
 /// How attention_prompt is launched: rows of a tile, threads, bytes of dynamic shared memory.
-#if KV_TYPE == KV_F32
+#if GROUPED_ATTENTION
+KERNEL(1) attention_prompt_launch(u32* to) {
+    to[0] = TILE_ROWS;
+    to[1] = THREADS;
+    to[2] = GROUP_BYTES;
+}
+#elif KV_TYPE == KV_F32
 KERNEL(1) attention_prompt_launch(u32* to) {
     to[0] = TILE_ROWS;
     to[1] = FLOAT_THREADS;

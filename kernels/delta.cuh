@@ -161,11 +161,14 @@ DEVICE Inputs inputs_at(const float* span_rows, const float* ring, i32 first, i3
     return {(own ? span_rows : ring) + (u64)row * CHANNELS, position >= 0};
 }
 
+/// `EVENLY`: for many at once.
+template <bool EVENLY = false>
 DEVICE float convolve(const float taps[4], float x0, float x1, float x2, float x3) {
     float sum = fmaf(taps[0], x0, 0.0f);
     sum = fmaf(taps[1], x1, sum);
     sum = fmaf(taps[2], x2, sum);
-    return silu_of(fmaf(taps[3], x3, sum));
+    sum = fmaf(taps[3], x3, sum);
+    return EVENLY ? silu_evenly(sum) : silu_of(sum);
 }
 
 DEVICE void load_taps(const float* taps, u32 channel, float to[4]) {

@@ -39,6 +39,9 @@
 #define QUERIES_SHARED 1
 #endif
 
+/// Whether activations are computed many at once: where blocks have less shared memory, registers are short as well.
+constexpr bool MANY = SHARED_KIB > 160;
+
 #define LINES_FLOATS (2 * ANCHOR * KD)
 #define WEIGHTS_FLOATS (2 * ANCHOR * ANCHOR)
 #define FACTORS_FLOATS (4 * ANCHOR)
@@ -97,7 +100,7 @@ DEVICE void convolve_lines(const DeltaIn& in, const DeltaWeights& weights, const
             own += 8 * CHANNELS;
 #pragma unroll
             for (u32 i = 0; i < 8; i++) {
-                if (row + i < end) at[(row + i) * KEY_STRIDE] = convolve(taps, x[0], x[1], x[2], y[i]);
+                if (row + i < end) at[(row + i) * KEY_STRIDE] = convolve<MANY>(taps, x[0], x[1], x[2], y[i]);
                 x[0] = x[1], x[1] = x[2], x[2] = y[i];
             }
         }
@@ -352,7 +355,7 @@ DEVICE Values values_of(const ScanPlace& at, u32 anchor, u32 part_lane, const Va
 #pragma unroll
     for (int part = 0; part < SOLVE_PARTS; part++)
 #pragma unroll
-        for (int r = 0; r < 4; r++) values.of[part][r] = convolve(inputs.taps, x[part][r], x[part][r + 1], x[part][r + 2], x[part][r + 3]);
+        for (int r = 0; r < 4; r++) values.of[part][r] = convolve<MANY>(inputs.taps, x[part][r], x[part][r + 1], x[part][r + 2], x[part][r + 3]);
     if (const u32 pending = rows_until(start, anchor)) {
 #pragma unroll
         for (int part = 0; part < SOLVE_PARTS; part++)

@@ -139,7 +139,9 @@ struct Pair : Gathered {
 #pragma unroll
             for (int h = 0; h < OUTPUT_TILES; h++) {
                 float gate = share.at[0][j][e + 2 * h], up = OUTPUT_TILES == 2 ? share.at[OUTPUT_TILES - 1][j][e + 2 * h] : share.at[0][j][e + 2];
-                if (on && output + 8 * h < end) at[8 * h] = activated(gate, up);
+                // for all, so that no branch parts it from the others; without GROUPED registers are short
+                float x = GROUPED ? activated_evenly(gate, up) : 0.0f;
+                if (on && output + 8 * h < end) at[8 * h] = GROUPED ? x : activated(gate, up);
             }
         });
     }

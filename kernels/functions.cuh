@@ -27,6 +27,18 @@ DEVICE float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(0.0f - x)); }
 /// `x / (1 + exp(-x))`
 DEVICE float silu_of(float x) { return x / (1.0f + exp_of(0.0f - x)); }
 
+/// The same bits without the branch that a division has, so that many are under way together: an inverse made better once, and a quotient twice by its
+/// remainder. The divisor is a fourth of what it should be, so that its inverse is not too small a number.
+DEVICE float silu_evenly(float x) {
+    float d = 0.25f * (1.0f + exp_of(0.0f - x)), inverse = inverse_near(d);
+    inverse = fmaf(fmaf(-d, inverse, 1.0f), inverse, inverse);
+    float q = x * inverse;
+    q = fmaf(fmaf(-d, q, x), inverse, q);
+    q = fmaf(fmaf(-d, q, x), inverse, q);
+    // zeros keep their sign; of great numbers and infinities remainders are not numbers
+    return x > 88.0f || x + x == x ? x : 0.25f * q;
+}
+
 /// As `Activation` of src/backend/shape.rs.
 #define ACTIVATION_SWIGLU 0
 #define ACTIVATION_CLAMPED_SWIGLU 1
@@ -50,6 +62,8 @@ DEVICE float activated(float gate, float up) {
     }
     return silu_of(gate) * up;
 }
+/// The same bits, for many at once.
+DEVICE float activated_evenly(float gate, float up) { return ACTIVATION == ACTIVATION_SWIGLU ? silu_evenly(gate) * up : activated(gate, up); }
 
 /// `ln(1 + exp(x))`
 DEVICE float softplus_of(float x) {

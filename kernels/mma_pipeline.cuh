@@ -15,26 +15,7 @@ DEVICE u32 empty_at(const u8* shared, u32 stage) { return barrier_at(shared, STA
 DEVICE u32 sums_full_at(const u8* shared) { return barrier_at(shared, 2 * STAGES); }
 DEVICE u32 sums_empty_at(const u8* shared) { return barrier_at(shared, 2 * STAGES + 1); }
 
-DEVICE void barrier_init(u32 at, u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory"); }
-DEVICE void barrier_arrive(u32 at) { asm volatile("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" ::"r"(at) : "memory"); }
-/// Arrives once all copies that this thread has asked for are there.
-DEVICE void barrier_arrive_copied(u32 at) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory"); }
-/// Waits for the end of the phase of this parity.
-DEVICE void barrier_wait(u32 at, u32 parity) {
-    u32 over;
-    do {
-        asm volatile("{.reg .pred over; mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2; selp.u32 %0, 1, 0, over;}"
-                     : "=r"(over)
-                     : "r"(at), "r"(parity)
-                     : "memory");
-    } while (!over);
-}
 DEVICE void sync_producers() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
-template <u32 count>
-DEVICE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
-template <u32 count>
-DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
-
 /// A stage and the parity of its phases.
 struct Stage {
     u32 at, parity;

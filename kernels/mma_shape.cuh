@@ -8,6 +8,7 @@
 // (1 or 2); FOLD, DIRECT, GROUPED, OUTPUT_TILES.
 #pragma once
 #include "codec.cuh"
+#include "group.cuh"
 
 #ifndef TYPE
 #define TYPE Q4_K
@@ -51,12 +52,6 @@ constexpr u32 SHARED_MAX = ARCH < 800 ? 65536 : ARCH == 800 ? 166912 : LARGE ? 2
 #ifndef FOLD
 #define FOLD (C::ID == ID_Q2_K || C::ID == ID_Q3_K ? 1 : C::WIDE && GROUPS == 16 && ARCH >= 900 && LARGE ? 2 : 0)
 #endif
-/// Whether weights are unpacked in registers, by each warp for itself: see mma_direct.cuh.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define GROUPED_CODE 1
-#else
-#define GROUPED_CODE 0
-#endif
 /// Whether four warps multiply together: see mma_group.cuh. Compiled for sm_90a alone.
 #ifndef GROUPED
 #if GROUPED_CODE
@@ -65,6 +60,7 @@ constexpr u32 SHARED_MAX = ARCH < 800 ? 65536 : ARCH == 800 ? 166912 : LARGE ? 2
 #define GROUPED 0
 #endif
 #endif
+/// Whether weights are unpacked in registers, by each warp for itself: see mma_direct.cuh.
 #ifndef DIRECT
 #define DIRECT ((C::ID == ID_Q4_K || C::ID == ID_Q5_K || C::ID == ID_Q6_K && FOLD == 2) && ARCH >= 800)
 #endif

@@ -38,7 +38,7 @@ KERNEL_MIN(64, 1) swiglu(float* gate, const float* up, u32 width, GateBias bias,
         for (u32 i = 0; i < 8; i++) x[i] += of_gate[i], y[i] += of_up[i];
     }
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) x[i] = activated(x[i], y[i]);
+    for (u32 i = 0; i < 8; i++) x[i] = activated_evenly(x[i], y[i]);
     if (forms & FORM_FLOAT && at < width) store_eight(gate + (u64)row * width + at, x);
     if (forms & FORM_256) store256(acts256, row, width, first, x);
     if (forms & FORM_32) store32(acts32, row, width, first, x);

@@ -27,7 +27,7 @@ macro_rules! headers {
 }
 
 headers! {
-    "device.cuh" "functions.cuh" "quantise.cuh" "rows.cuh" "norm.cuh" "choice.cuh" "codec.cuh" "matrices.cuh" "matvec.cuh" "matvec_tile.cuh" "grids.cuh" "mma_tile.cuh" "mma_direct.cuh" "mma_group.cuh" "mma_minima.cuh" "mma_multiply.cuh" "mma_pipeline.cuh" "mma_shape.cuh" "mma_unpack.cuh" "kv.cuh" "attention.cuh" "delta.cuh"
+    "device.cuh" "functions.cuh" "quantise.cuh" "rows.cuh" "norm.cuh" "choice.cuh" "codec.cuh" "matrices.cuh" "matvec.cuh" "matvec_tile.cuh" "grids.cuh" "mma_tile.cuh" "mma_direct.cuh" "mma_group.cuh" "mma_minima.cuh" "mma_multiply.cuh" "mma_pipeline.cuh" "mma_shape.cuh" "mma_unpack.cuh" "group.cuh" "kv.cuh" "attention.cuh" "attention_group.cuh" "attention_tile.cuh" "delta.cuh"
 }
 
 sources! {

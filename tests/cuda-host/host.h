@@ -517,6 +517,8 @@ DEVICE float half_to_float(u16 bits) { return _cvtsh_ss(bits); }
 DEVICE u16 float_to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
 DEVICE float bf16_to_float(u16 bits) { return float_of((u32)bits << 16); }
 DEVICE u32 floats_to_halves(float low, float high) { return (u32)float_to_half(low) | (u32)float_to_half(high) << 16; }
+DEVICE float exp2_near(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
+DEVICE float inverse_near(float x) { return 1.0f / x; }
 DEVICE u32 bytes_to_halves(u32 pair) { return floats_to_halves((float)(u8)pair, (float)(u8)(pair >> 8)); }
 
 DEVICE i32 host_dot(i32 sum, __m128i a, __m128i b) {
